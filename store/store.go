@@ -1,0 +1,194 @@
+package store
+
+import (
+	"context"
+)
+
+// Store is everything a database does for the host. A caller takes the role it
+// needs. The set of drivers is ours: a method may be added to any role.
+//
+// All methods are safe for concurrent use. Every method can return a
+// [*TransientError] (try again later), and ctx's error.
+type Store interface {
+	EventLog
+	Topics
+	Consumers
+	Leases
+	Batches
+	ReadModels
+
+	// Info describes the driver, the server and the schema.
+	Info(ctx context.Context) (Info, error)
+	// Check examines the database for doctor and readyz: reachable, schema in
+	// shape, settings that matter. The error says what to mend.
+	Check(ctx context.Context) error
+	Close() error
+}
+
+// Info describes an open store. Driver limits that tests may take into account
+// are facts here, never switches on the driver's name.
+type Info struct {
+	Driver        string // "sqlite", "postgres", …
+	ServerVersion string
+	SchemaVersion int
+	Partitions    int    // N, frozen by the first start
+	Hash          string // name of the partition hash, frozen likewise
+	PositionMode  string // "counter" | "sequence" | "xid", frozen likewise
+}
+
+// EventLog appends events and reads streams.
+type EventLog interface {
+	// Commit appends to one or more streams and stores snapshots, all or
+	// nothing. What is refused before any SQL: [*InvalidError] (names, ids,
+	// sizes, codecs, a stream named twice, an event id given twice).
+	//
+	// It is idempotent by event id: when every event of a stream's append
+	// carries an id, and all are in this stream already, consecutive and with
+	// equal content (only members the caller gave are compared), that
+	// stream's answer is the original one with Replayed set, and that is
+	// decided before the expected version is looked at. Any other use of a
+	// known id is a [*DuplicateEventError]. A version that differs from the
+	// expected one is a [*ConflictError], with the actual version read after
+	// the roll-back.
+	//
+	// An error that leaves the outcome unknown is a *TransientError with
+	// OutcomeUnknown set.
+	Commit(ctx context.Context, c Commit) (CommitResult, error)
+
+	// Import appends events of any streams at their streams' ends, all in one
+	// transaction. Every event carries an id (the caller derives one, H28). An event already stored in
+	// the same stream with equal content is counted as already there and its
+	// position given; with other content, or in another stream, it is a
+	// *DuplicateEventError naming its index, and nothing of the call is
+	// stored. A given Sequence that does not match is an *InvalidError.
+	Import(ctx context.Context, events []ImportEvent) (ImportResult, error)
+
+	// ReadStream returns up to limit events of a stream with sequence ≥ from,
+	// in sequence order. An unknown stream is empty, not an error.
+	ReadStream(ctx context.Context, aggregateType, aggregateID string, from int64, limit int) ([]Event, error)
+
+	// StreamVersion is the number of events of a stream, 0 if unknown.
+	StreamVersion(ctx context.Context, aggregateType, aggregateID string) (int64, error)
+
+	// LoadSnapshot returns the stream's latest snapshot. ErrNotFound if there
+	// is none or it is ahead of the stream.
+	LoadSnapshot(ctx context.Context, aggregateType, aggregateID string) (Snapshot, error)
+
+	// SaveSnapshot stores a snapshot; an older one than the stored is ignored.
+	SaveSnapshot(ctx context.Context, s Snapshot) error
+}
+
+// Topics reads topics in position order, never past the high-water mark.
+type Topics interface {
+	// ListTopics returns every topic by name.
+	ListTopics(ctx context.Context) ([]Topic, error)
+	// Topic returns one; ErrNotFound.
+	Topic(ctx context.Context, name string) (Topic, error)
+	// ReadPage returns messages with position > q.After, at most q.Limit of
+	// them and, past the first, at most q.MaxBytes of payload. See [Page] for
+	// what its range promises.
+	ReadPage(ctx context.Context, q PageQuery) (Page, error)
+	// Wake returns a channel that is closed at the next append to the topic
+	// that this process knows of. It shortens a poll and proves nothing.
+	Wake(topic string) <-chan struct{}
+	// Incarnation rises whenever what this process has read from the database
+	// may no longer be true (H3). Whoever holds pages, cursors or cached rows
+	// of a lower one drops them.
+	Incarnation() uint64
+}
+
+// Consumers keeps consumers, their builds and checkpoints.
+type Consumers interface {
+	// Subscribe records a consumer at its first start and finds it at later
+	// ones, in one transaction: consumer row, live build, names of its
+	// tables, the physical tables and their public views, N checkpoint rows
+	// for every input topic and N ownership rows. Concurrent calls are safe.
+	//
+	// Errors callers act on: [*NameTakenError] when a table name belongs to
+	// another consumer or to a table that is not ours, *readmodel.ShapeError
+	// when a table differs from the declaration, [*DeclarationError] when
+	// inputs, keys or tables differ from the stored declaration.
+	Subscribe(ctx context.Context, d Declaration) (Consumer, error)
+	// ListConsumers returns all, by type and name.
+	ListConsumers(ctx context.Context) ([]Consumer, error)
+	// Consumer returns one; ErrNotFound.
+	Consumer(ctx context.Context, id ConsumerID) (Consumer, error)
+	// Checkpoints returns a build's, by topic and partition.
+	Checkpoints(ctx context.Context, build int64) ([]Checkpoint, error)
+	// Halt marks a consumer halted with the reason, if the caller still holds
+	// the given lease: ErrFenced otherwise. The first halt stands.
+	Halt(ctx context.Context, id ConsumerID, lease Lease, h Halt) error
+	// ClearHalt lets a halted consumer run again (a restart or a new module
+	// tries the message again). It reports whether it was halted.
+	ClearHalt(ctx context.Context, id ConsumerID) (bool, error)
+}
+
+// Leases keeps instances and who owns which partition.
+type Leases interface {
+	// Join records a running host. Its ID is random per run.
+	Join(ctx context.Context, i Instance) error
+	// Leave releases the instance's leases and removes it.
+	Leave(ctx context.Context, instanceID string) error
+	// Claim takes the partitions of a build for an instance: each gets the
+	// next generation. Partitions owned by a live other instance are left
+	// out of the answer.
+	Claim(ctx context.Context, instanceID string, build int64, partitions []int) ([]Lease, error)
+	// Release gives leases back; those no longer held are passed over.
+	Release(ctx context.Context, instanceID string, leases []Lease) error
+	// Owners returns a build's ownership rows by partition.
+	Owners(ctx context.Context, build int64) ([]Ownership, error)
+}
+
+// Batches commits what a batch decided.
+type Batches interface {
+	// Apply commits a batch in one transaction: the leases' generations
+	// checked under a row lock, the rows, the checkpoints moved by
+	// compare-and-set under the batch's epoch. The leases must cover every partition of the checkpoints.
+	//
+	// Errors callers act on: ErrFenced (a lease is no longer held),
+	// ErrCheckpointMoved (a checkpoint or the epoch is not what the batch was
+	// read from), ErrIncarnation; for these nothing was committed.
+	// *DataError: the database refuses some entry's data. *TransientError:
+	// try again; with OutcomeUnknown set call Settle first.
+	Apply(ctx context.Context, b *Batch) error
+
+	// Settle tells what became of a batch whose Apply ended with an unknown
+	// outcome. It takes the fence lock first, so the first attempt has ended,
+	// and then reads the checkpoints. OutcomeLost is anything that is neither
+	// all moved nor all unmoved, or a lost lease.
+	Settle(ctx context.Context, b *Batch) (Outcome, error)
+}
+
+// ReadModels reads the rows of declared tables.
+type ReadModels interface {
+	// LoadRows returns the rows of one table that exist among keys, in any
+	// order, in as few queries as the engine allows. Rows of a lower epoch
+	// than the build's are absent.
+	LoadRows(ctx context.Context, t TableRef, keys []RowKey) ([]StoredRow, error)
+	// ListChildren returns up to limit children of a key in child-key order
+	// after the child key given ("" for the first).
+	ListChildren(ctx context.Context, t TableRef, key, after string, limit int) ([]StoredRow, error)
+	// View opens a consistent read of a consumer's live build: the live
+	// pointer, its checkpoints and rows come from one snapshot (H10). The
+	// caller closes it soon; no client is written to while it is open (H7).
+	View(ctx context.Context, id ConsumerID) (ReadView, error)
+}
+
+// ReadView is a consistent read of one consumer's live build. It is not safe
+// for concurrent use.
+type ReadView interface {
+	Consumer() Consumer
+	// Positions returns each input topic's lowest checkpoint over all
+	// partitions, and Checkpoint one partition's, read in the view's snapshot.
+	Positions() map[string]int64
+	Checkpoint(topic string, partition int) (int64, error)
+	// Get returns one row; ErrNotFound.
+	Get(ctx context.Context, table string, key RowKey) (StoredRow, error)
+	// Children returns a page of a key's children.
+	Children(ctx context.Context, table, key, after string, limit int) ([]StoredRow, error)
+	// Query returns a page of rows and the cursor of the next, "" at the end.
+	// Errors: *readmodel.UnknownFieldError, *readmodel.CursorError,
+	// *readmodel.ValueError (a filter value of the wrong type).
+	Query(ctx context.Context, table string, q Query) (rows []StoredRow, next string, err error)
+	Close() error
+}

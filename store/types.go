@@ -1,0 +1,317 @@
+package store
+
+import (
+	"github.com/projhost/projhost/readmodel"
+)
+
+// EventsTopic is the name of the event store's topic.
+const EventsTopic = "events"
+
+// Codec defaults.
+const (
+	DefaultCodec        = "json"
+	DefaultCodecVersion = 1
+)
+
+// Limits of decision 3: identifiers are valid UTF-8 of 1 to 255 code points,
+// without U+0000 and without trailing U+0020.
+const IdentifierMax = 255
+
+// ID is a UUID.
+type ID [16]byte
+
+// Event is a stored event. Times are microseconds since 1970, UTC.
+type Event struct {
+	Position      int64
+	ID            ID
+	AggregateType string
+	AggregateID   string
+	Sequence      int64
+	Type          string
+	Revision      int32
+	Codec         string
+	CodecVersion  int32
+	Data          []byte // as it was appended, byte for byte
+	Metadata      []byte // nil: absent
+	OccurredUS    int64
+	Partition     int // hash of AggregateID
+}
+
+// NewEvent is an event to append. What Has… leaves unset is filled in by the
+// store and not compared when an append is repeated.
+type NewEvent struct {
+	ID           ID
+	HasID        bool
+	Type         string
+	Revision     int32
+	HasRevision  bool
+	Codec        string // "": DefaultCodec
+	CodecVersion int32  // 0: DefaultCodecVersion
+	Data         []byte
+	Metadata     []byte // nil: absent
+	OccurredUS   int64
+	HasOccurred  bool
+}
+
+// Versions a caller may expect besides a number of events.
+const (
+	AnyVersion int64 = -1
+	NewStream  int64 = 0
+)
+
+// StreamAppend is an append to one stream. ExpectedVersion is the number of
+// events the caller believes the stream has, NewStream, or AnyVersion.
+type StreamAppend struct {
+	AggregateType   string
+	AggregateID     string
+	ExpectedVersion int64
+	Events          []NewEvent
+}
+
+// Commit is an all-or-nothing set of appends and snapshots.
+type Commit struct {
+	Streams   []StreamAppend
+	Snapshots []Snapshot
+}
+
+// CommitResult answers a Commit: one StreamResult per stream, in its order.
+type CommitResult struct {
+	Streams []StreamResult
+}
+
+// StreamResult tells what one stream's append became.
+type StreamResult struct {
+	AggregateType string
+	AggregateID   string
+	Version       int64 // the stream's version after the append
+	FirstPosition int64
+	LastPosition  int64
+	IDs           []ID
+	Replayed      bool // the append was stored before; nothing was written
+}
+
+// ImportEvent is one event of an import. Sequence 0 is not checked.
+type ImportEvent struct {
+	AggregateType string
+	AggregateID   string
+	Sequence      int64
+	NewEvent
+}
+
+// ImportResult counts an import call. LastPosition is the highest position
+// among the call's events, stored now or before.
+type ImportResult struct {
+	Stored       int
+	AlreadyThere int
+	LastPosition int64
+}
+
+// Snapshot is the latest saved state of a stream as of Sequence.
+type Snapshot struct {
+	AggregateType string
+	AggregateID   string
+	Sequence      int64
+	Version       int32 // of the snapshot's own schema; 0 is stored as 1
+	Codec         string
+	CodecVersion  int32
+	Data          []byte
+	CreatedUS     int64
+}
+
+// Topic describes a topic. Positions up to HighWaterMark may be read.
+type Topic struct {
+	Name          string
+	Kind          string // "events" | "capture" | "read-model"
+	Start         int64  // everything ≤ Start was deleted
+	End           int64  // highest position handed out
+	HighWaterMark int64
+	Messages      int64 // -1: not counted
+}
+
+// PageQuery asks for a page of a topic. Partition ≥ 0 asks for that stored
+// partition only; -1 for all.
+type PageQuery struct {
+	Topic     string
+	After     int64
+	Limit     int
+	MaxBytes  int // of payload; 0: no limit
+	Partition int
+}
+
+// Page is a contiguous part of a topic: Events are all committed messages with
+// a position in (From, To] (of the partition asked for, if one was), in order,
+// and none will ever appear there later. To is at least the last event's
+// position and at most the high-water mark; From == To means nothing new.
+type Page struct {
+	Topic       string
+	From        int64
+	To          int64
+	End         int64 // the high-water mark the page was read under
+	Start       int64 // topic_start, read no earlier than the page (H11)
+	Incarnation uint64
+	Events      []Event
+}
+
+// ConsumerID names a consumer.
+type ConsumerID struct {
+	Type string // "projection" | "saga" | "handler"
+	Name string
+}
+
+func (c ConsumerID) String() string { return c.Type + "/" + c.Name }
+
+// Declaration is what a module says of a consumer, as the store needs it.
+type Declaration struct {
+	ID          ConsumerID
+	Topics      []string // inputs, without repetition
+	Tables      []*readmodel.Table
+	Fingerprint Fingerprint
+	Plugin      string // the deployment's name
+	Digest      string // "sha256:…" of the module
+	Adopt       []string
+}
+
+// Fingerprint is the four hashes of a declaration (hex SHA-256), of the
+// algorithm's version.
+type Fingerprint struct {
+	Version int
+	Inputs  string
+	Keys    string
+	Tables  string
+	Logic   string
+}
+
+// ConsumerState is what a consumer is doing, as stored.
+type ConsumerState string
+
+// States of a consumer.
+const (
+	StateRunning    ConsumerState = "running"
+	StatePaused     ConsumerState = "paused"
+	StateHalted     ConsumerState = "halted"
+	StateRebuilding ConsumerState = "rebuilding"
+)
+
+// Reasons for a halt.
+const (
+	HaltApplyError         = "APPLY_ERROR"
+	HaltMissingHistory     = "MISSING_HISTORY"
+	HaltDeclarationChanged = "DECLARATION_CHANGED"
+)
+
+// Halt says why and where a consumer stopped.
+type Halt struct {
+	Reason    string `json:"reason"`
+	Code      int    `json:"code,omitempty"`
+	Message   string `json:"message"`
+	Topic     string `json:"topic,omitempty"`
+	Position  int64  `json:"position,omitempty"`
+	Partition int    `json:"partition"`
+	Key       string `json:"key,omitempty"`
+	EventType string `json:"event_type,omitempty"`
+	EventID   string `json:"event_id,omitempty"`
+	Digest    string `json:"digest,omitempty"`
+	AtUS      int64  `json:"at_us,omitempty"`
+}
+
+// Consumer is a recorded consumer. Build is its live build.
+type Consumer struct {
+	ID           ConsumerID
+	State        ConsumerState
+	StateSinceUS int64
+	Halt         *Halt
+	Epoch        int64
+	Build        int64
+	Plugin       string
+	Digest       string
+	Topics       []string
+	Fingerprint  Fingerprint
+	Tables       []TableRef // physical tables of the live build, in declaration order; set by Subscribe
+}
+
+// TableRef is a physical table of a build.
+type TableRef struct {
+	Table    *readmodel.Table
+	Physical string // unquoted
+	Build    int64
+	Epoch    int64
+}
+
+// Checkpoint says that everything of Topic up to Position is done in Partition
+// of a build. Position 0 is before the first message.
+type Checkpoint struct {
+	Topic          string
+	Partition      int
+	Position       int64
+	Epoch          int64
+	EffectsThrough int64
+}
+
+// Instance is a running host.
+type Instance struct {
+	ID       string
+	HostName string
+}
+
+// Lease is the right of an instance to apply one partition of a build, as long
+// as its generation is current.
+type Lease struct {
+	Build      int64
+	Partition  int
+	Generation int64
+}
+
+// Ownership is who owns a partition. InstanceID is empty for nobody.
+type Ownership struct {
+	Partition  int
+	InstanceID string
+	Generation int64
+}
+
+// Batch is what one lane decided for a contiguous stretch of each of its
+// input topics. The driver does not keep it after Apply returns.
+type Batch struct {
+	Consumer    ConsumerID
+	Build       int64
+	Epoch       int64
+	InstanceID  string
+	Incarnation uint64
+	Leases      []Lease // sorted by partition
+	Tables      []TableWrites
+	Checkpoints []CheckpointMove // sorted by topic, partition
+}
+
+// TableWrites are the final rows of one table, at most one a key, sorted by key
+// and child. DeleteChildrenOf lists keys (sorted) whose rows in this child
+// table are all deleted before Writes are applied.
+type TableWrites struct {
+	Table            TableRef
+	DeleteChildrenOf []string
+	Writes           []readmodel.Write
+}
+
+// CheckpointMove moves one checkpoint from the value the batch was read from.
+// EffectsThrough of the row becomes the larger of itself and To.
+type CheckpointMove struct {
+	Topic     string
+	Partition int
+	From      int64
+	To        int64
+}
+
+// Outcome is what became of a batch.
+type Outcome int
+
+// Outcomes of Settle.
+const (
+	OutcomeLost Outcome = iota
+	OutcomeCommitted
+	OutcomeNotCommitted
+)
+
+// Names from readmodel that the roles above use.
+type (
+	RowKey    = readmodel.Key
+	StoredRow = readmodel.StoredRow
+	Query     = readmodel.Query
+)
