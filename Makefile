@@ -1,0 +1,38 @@
+# make test      everything that needs no more than Go; what cannot run is told in one line each
+# make race      the same tests under the race detector
+# make fuzz      every fuzz target for FUZZTIME (10s)
+# make bench     the benchmarks of the tree, once
+# make build     bin/projhost
+GO       ?= go
+FUZZTIME ?= 10s
+STATICCHECK_VERSION = v0.8.2
+
+.PHONY: test race lint fuzz bench build
+
+build:
+	$(GO) build -trimpath -o bin/projhost ./cmd/projhost
+
+test: lint
+	$(GO) test -shuffle=on -timeout 30m ./...
+
+race:
+	$(GO) test -race -shuffle=on -short -timeout 40m ./...
+
+lint:
+	@files=$$(gofmt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
+	  if [ -n "$$files" ]; then echo "gofmt would change: $$files"; exit 1; fi
+	$(GO) vet ./...
+	@if command -v staticcheck >/dev/null 2>&1; then echo staticcheck ./...; staticcheck ./...; \
+	  elif echo ",$(PROJHOST_TEST_REQUIRE)," | grep -q ,staticcheck,; then echo "staticcheck is required and missing"; exit 1; \
+	  else echo "not run: staticcheck (go install honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION))"; fi
+
+fuzz:
+	@$(GO) list ./... | while read -r pkg; do \
+	  $(GO) test -run '^$$' -list '^Fuzz' $$pkg | grep '^Fuzz' | while read -r target; do \
+	    echo "fuzz $$pkg $$target"; \
+	    $(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg </dev/null || exit 1; \
+	  done || exit 1; \
+	done
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchtime 1x ./...
