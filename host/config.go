@@ -1,0 +1,125 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+)
+
+// Config is the host's settings. Start from [DefaultConfig]: zero means zero
+// here, apart from the fields that say otherwise.
+type Config struct {
+	// HostName is recorded with the instance, for people.
+	HostName string
+
+	// Lanes is how many lanes apply the partitions of one consumer in
+	// parallel. Single-owner consumers have one whatever is said here.
+	// 0: from the cores. Default 0.
+	Lanes int
+	// Batch is the most messages of one apply transaction. 0: adaptive, small
+	// at the tail of a topic and up to BatchMax behind it. Default 0.
+	Batch int
+	// BatchMax bounds an adaptive batch, in messages. Larger ones gain little
+	// throughput and cost latency and memory. Default 5000.
+	BatchMax int
+	// BatchBytes bounds the payload of a batch. Default 4 MiB.
+	BatchBytes int
+	// CallMessages and CallBytes bound one call of a guest; a batch is as many
+	// calls as it takes. Guests with a garbage collector grow with the size of
+	// a call, and a guest that grew is made anew. Defaults 512 and 1 MiB.
+	CallMessages int
+	CallBytes    int
+
+	// Poll is how often a topic is looked at without a notification.
+	// Default 250 ms.
+	Poll time.Duration
+	// PageMessages and PageBytes bound one read of a topic. Defaults 1000 and
+	// 2 MiB.
+	PageMessages int
+	PageBytes    int
+	// RingBytes bounds the recent pages a topic keeps for consumers that are
+	// slightly behind the first. Default 8 MiB.
+	RingBytes int
+	// QueueBytes bounds what waits in front of one consumer's lanes.
+	// Default 8 MiB.
+	QueueBytes int
+	// CacheBytes bounds the rows one consumer keeps in memory, all its lanes
+	// together. Rows of an uncommitted batch may exceed it. Default 32 MiB.
+	CacheBytes int
+
+	// IdleSave is how often the checkpoints of partitions that had no messages
+	// are saved. Default 1 minute.
+	IdleSave time.Duration
+	// RetryMin and RetryMax bound the pause before a transient failure is
+	// tried again; it doubles from one to the other. Defaults 50 ms and 10 s.
+	RetryMin time.Duration
+	RetryMax time.Duration
+	// ShutdownTimeout bounds how long a stop waits for batches to commit, and
+	// ReleaseTimeout how long it then takes to give the leases back.
+	// Defaults 15 s and 5 s.
+	ShutdownTimeout time.Duration
+	ReleaseTimeout  time.Duration
+}
+
+// DefaultConfig is a config with every default filled in.
+func DefaultConfig() Config {
+	return Config{
+		BatchMax:        5000,
+		BatchBytes:      4 << 20,
+		CallMessages:    512,
+		CallBytes:       1 << 20,
+		Poll:            250 * time.Millisecond,
+		PageMessages:    1000,
+		PageBytes:       2 << 20,
+		RingBytes:       8 << 20,
+		QueueBytes:      8 << 20,
+		CacheBytes:      32 << 20,
+		IdleSave:        time.Minute,
+		RetryMin:        50 * time.Millisecond,
+		RetryMax:        10 * time.Second,
+		ShutdownTimeout: 15 * time.Second,
+		ReleaseTimeout:  5 * time.Second,
+	}
+}
+
+// Validate joins every problem of the config.
+func (c Config) Validate() error {
+	var errs []error
+	notNegative := func(name string, v int) {
+		if v < 0 {
+			errs = append(errs, fmt.Errorf("%s must not be negative, it is %d", name, v))
+		}
+	}
+	positive := func(name string, v int64) {
+		if v <= 0 {
+			errs = append(errs, fmt.Errorf("%s must be positive, it is %d", name, v))
+		}
+	}
+	notNegative("lanes", c.Lanes)
+	notNegative("batch", c.Batch)
+	positive("batch_max", int64(c.BatchMax))
+	positive("batch_bytes", int64(c.BatchBytes))
+	positive("call_messages", int64(c.CallMessages))
+	positive("call_bytes", int64(c.CallBytes))
+	positive("poll", int64(c.Poll))
+	positive("page_messages", int64(c.PageMessages))
+	positive("page_bytes", int64(c.PageBytes))
+	notNegative("ring_bytes", c.RingBytes)
+	positive("queue_bytes", int64(c.QueueBytes))
+	notNegative("cache_bytes", c.CacheBytes)
+	positive("idle_save", int64(c.IdleSave))
+	positive("retry_min", int64(c.RetryMin))
+	positive("retry_max", int64(c.RetryMax))
+	positive("shutdown_timeout", int64(c.ShutdownTimeout))
+	positive("release_timeout", int64(c.ReleaseTimeout))
+	return errors.Join(errs...)
+}
+
+// lanes is the number of lanes of a spread consumer.
+func (c Config) lanes() int {
+	if c.Lanes > 0 {
+		return c.Lanes
+	}
+	return max(1, min(runtime.GOMAXPROCS(0), 8))
+}

@@ -1,0 +1,84 @@
+package host
+
+import "github.com/projhost/projhost/store"
+
+// Status is what the host is doing, at one moment.
+type Status struct {
+	InstanceID string
+	StartedUS  int64
+	Ready      bool
+	Reasons    []string // why it is not ready
+	Topics     []store.Topic
+	Consumers  []ConsumerStatus // those this host runs, then those only the store knows
+	Plugins    []PluginStatus
+}
+
+// What a consumer is doing on this host.
+const (
+	StateStarting   = "starting"
+	StateRunning    = "running"
+	StateRetrying   = "retrying" // a transient failure is tried again; Reason says which
+	StateHalted     = "halted"   // Halt says why and where
+	StateStopped    = "stopped"
+	StateNotRunning = "not_running" // recorded in the store, no loaded plugin declares it
+)
+
+// ConsumerStatus is what one consumer is doing.
+type ConsumerStatus struct {
+	ID           store.ConsumerID
+	State        string
+	Reason       string // of retrying
+	SinceUS      int64
+	Halt         *store.Halt
+	Epoch        int64
+	Build        int64
+	Plugin       string
+	Digest       string
+	Distribution string
+	Lag          int64 // positions between the ends of its topics and what is applied everywhere
+	Topics       []ConsumerTopic
+	Lanes        []LaneStatus
+}
+
+// ConsumerTopic is how far a consumer is in one topic. Applied is the lowest
+// read-through of all partitions: everything up to it is applied and committed.
+type ConsumerTopic struct {
+	Topic      string
+	End        int64
+	Applied    int64
+	Partitions []PartitionStatus
+}
+
+// PartitionStatus is how far one partition is. Checkpoint is what is saved,
+// ReadThrough what is applied and committed; the difference had no messages.
+type PartitionStatus struct {
+	Partition   int
+	Checkpoint  int64
+	ReadThrough int64
+	Generation  int64
+}
+
+// LaneStatus is what one lane of a consumer holds and has done.
+type LaneStatus struct {
+	Partitions    int
+	QueueMessages int
+	QueueBytes    int64
+	CacheRows     int
+	CacheBytes    int64
+	Batches       uint64
+	Messages      uint64
+	LastBatch     int // messages of the latest batch
+}
+
+// PluginStatus is a loaded plugin.
+type PluginStatus struct {
+	Name             string
+	Digest           string
+	Version          string
+	ABI              int
+	Consumers        []store.ConsumerID
+	Instances        int
+	MemoryBytes      uint64 // linear memory of all instances
+	Restores         uint64
+	Reinstantiations uint64
+}
