@@ -1,0 +1,54 @@
+package sqlite
+
+import lib "modernc.org/sqlite/lib"
+
+const libVersion = lib.SQLITE_VERSION
+
+// queries are the static statements, with the table prefix put in.
+type queries struct {
+	topic        string
+	topics       string
+	end          string
+	setEnd       string
+	insertEvent  string
+	importEvent  string
+	eventByID    string
+	version      string
+	stream       string
+	page         string
+	pagePart     string
+	snapshot     string
+	saveSnapshot string
+}
+
+// eventColumns in the order scanEvent reads. JSON is stored as TEXT; the CAST
+// changes its type and not its bytes.
+const eventColumns = `position, id, aggregate_type, aggregate_id, sequence, type, revision, codec, codec_version,
+ occurred_us, partition_key, CAST(data AS BLOB), CAST(metadata AS BLOB)`
+
+const insertEventSQL = `INSERT INTO {{events}} (position, id, aggregate_type, aggregate_id, sequence, type, revision, codec, codec_version,
+ occurred_us, partition_key, data, metadata) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+
+func newQueries(n *naming) queries {
+	return queries{
+		topic:       n.sql(`SELECT name, kind, topic_start, end_position, high_water_mark FROM {{topics}} WHERE name = ?`),
+		topics:      n.sql(`SELECT name, kind, topic_start, end_position, high_water_mark FROM {{topics}} ORDER BY name`),
+		end:         n.sql(`SELECT end_position FROM {{topics}} WHERE name = 'events'`),
+		setEnd:      n.sql(`UPDATE {{topics}} SET end_position = ? WHERE name = 'events'`),
+		insertEvent: n.sql(insertEventSQL),
+		importEvent: n.sql(insertEventSQL + ` ON CONFLICT (id) DO NOTHING`),
+		eventByID:   n.sql(`SELECT ` + eventColumns + ` FROM {{events}} WHERE id = ?`),
+		version:     n.sql(`SELECT max(sequence) FROM {{events}} WHERE aggregate_type = ? AND aggregate_id = ?`),
+		stream: n.sql(`SELECT ` + eventColumns + ` FROM {{events}}
+			WHERE aggregate_type = ? AND aggregate_id = ? AND sequence >= ? ORDER BY sequence LIMIT ?`),
+		page: n.sql(`SELECT ` + eventColumns + ` FROM {{events}} WHERE position > ? AND position <= ? ORDER BY position LIMIT ?`),
+		pagePart: n.sql(`SELECT ` + eventColumns + ` FROM {{events}}
+			WHERE partition_key = ? AND position > ? AND position <= ? ORDER BY position LIMIT ?`),
+		snapshot: n.sql(`SELECT sequence, version, codec, codec_version, created_us, CAST(data AS BLOB) FROM {{snapshots}}
+			WHERE aggregate_type = ? AND aggregate_id = ?`),
+		saveSnapshot: n.sql(`INSERT INTO {{snapshots}} (aggregate_type, aggregate_id, sequence, version, codec, codec_version, created_us, data)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT (aggregate_type, aggregate_id) DO UPDATE SET sequence = excluded.sequence, version = excluded.version,
+			codec = excluded.codec, codec_version = excluded.codec_version, created_us = excluded.created_us, data = excluded.data`),
+	}
+}

@@ -1,0 +1,109 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// readers is a bounded pool of connections that only read. In WAL mode they
+// neither wait for the writer nor hold it up.
+type readers struct {
+	open  func() (*conn, error)
+	slots chan struct{} // one value for each connection in use
+
+	mu     sync.Mutex
+	idle   []*conn // last in, first out: the warmest cache first
+	closed bool
+}
+
+// get waits for a free connection. The caller gives it back with put.
+func (r *readers) get(ctx context.Context, op string) (*conn, error) {
+	select {
+	case r.slots <- struct{}{}:
+	default:
+		select {
+		case r.slots <- struct{}{}:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		<-r.slots
+		return nil, fmt.Errorf("%s: %w", op, errClosed)
+	}
+	if n := len(r.idle); n > 0 {
+		c := r.idle[n-1]
+		r.idle = r.idle[:n-1]
+		r.mu.Unlock()
+		return c, nil
+	}
+	r.mu.Unlock()
+	c, err := r.open()
+	if err != nil {
+		<-r.slots
+		return nil, classify(op, err)
+	}
+	return c, nil
+}
+
+// put gives a connection back; one that met an error of SQLite is closed.
+func (r *readers) put(c *conn, err error) {
+	r.mu.Lock()
+	keep := !r.closed && (code(err) == 0 || isBusy(err))
+	if keep {
+		r.idle = append(r.idle, c)
+	}
+	r.mu.Unlock()
+	if !keep {
+		_ = c.close()
+	}
+	<-r.slots
+}
+
+// close closes what is idle, then waits for what is in use.
+func (r *readers) close() error {
+	r.mu.Lock()
+	r.closed = true
+	idle := r.idle
+	r.idle = nil
+	r.mu.Unlock()
+	var errs []error
+	for _, c := range idle {
+		errs = append(errs, c.close())
+	}
+	for range cap(r.slots) {
+		r.slots <- struct{}{}
+	}
+	return errors.Join(errs...)
+}
+
+// read runs fn with a connection outside of a transaction: right for a single
+// statement.
+func (s *Store) read(ctx context.Context, op string, fn func(c *conn) error) error {
+	c, err := s.readers.get(ctx, op)
+	if err != nil {
+		return err
+	}
+	err = fn(c)
+	s.readers.put(c, err)
+	return wrap(op, err)
+}
+
+// snapshot runs fn in a read transaction: all of its statements see the
+// database as of the first.
+func (s *Store) snapshot(ctx context.Context, op string, fn func(c *conn) error) error {
+	return s.read(ctx, op, func(c *conn) error {
+		if _, err := c.exec("BEGIN"); err != nil {
+			return err
+		}
+		err := fn(c)
+		if _, e := c.exec("COMMIT"); err == nil {
+			err = e
+		}
+		return err
+	})
+}

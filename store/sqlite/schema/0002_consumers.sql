@@ -1,0 +1,73 @@
+-- Consumers and what they have applied. All bookkeeping hangs on a build: one
+-- set of a consumer's tables. Which build is live is a column of its consumer.
+
+CREATE TABLE {{consumers}} (
+    type                TEXT    NOT NULL,
+    name                TEXT    NOT NULL,
+    state               TEXT    NOT NULL,
+    state_since_us      INTEGER NOT NULL,
+    halt                TEXT,
+    epoch               INTEGER NOT NULL DEFAULT 0,
+    live_build          INTEGER NOT NULL,
+    revision            INTEGER NOT NULL DEFAULT 1,
+    plugin              TEXT    NOT NULL,
+    digest              TEXT    NOT NULL,
+    topics              TEXT    NOT NULL,
+    fingerprint_version INTEGER NOT NULL,
+    inputs_hash         TEXT    NOT NULL,
+    keys_hash           TEXT    NOT NULL,
+    tables_hash         TEXT    NOT NULL,
+    logic_hash          TEXT    NOT NULL,
+    PRIMARY KEY (type, name)
+) STRICT, WITHOUT ROWID;
+
+-- AUTOINCREMENT: the number is part of table names, and those are never used
+-- again.
+CREATE TABLE {{builds}} (
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,
+    consumer_type TEXT    NOT NULL,
+    consumer_name TEXT    NOT NULL,
+    created_us    INTEGER NOT NULL,
+    digest        TEXT    NOT NULL
+) STRICT;
+
+CREATE INDEX {{builds_consumer}} ON {{builds}} (consumer_type, consumer_name);
+
+CREATE TABLE {{checkpoints}} (
+    build              INTEGER NOT NULL REFERENCES {{builds}} (id),
+    topic              TEXT    NOT NULL,
+    partition          INTEGER NOT NULL,
+    position           INTEGER NOT NULL DEFAULT 0,
+    epoch              INTEGER NOT NULL DEFAULT 0,
+    effects_through    INTEGER NOT NULL DEFAULT 0,
+    replay_through     INTEGER NOT NULL DEFAULT 0,
+    incomplete_through INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (build, topic, partition)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE {{ownership}} (
+    build       INTEGER NOT NULL REFERENCES {{builds}} (id),
+    partition   INTEGER NOT NULL,
+    instance_id TEXT,
+    generation  INTEGER NOT NULL DEFAULT 0,
+    revision    INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (build, partition)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE {{instances}} (
+    id                TEXT    NOT NULL PRIMARY KEY,
+    host_name         TEXT    NOT NULL,
+    started_us        INTEGER NOT NULL,
+    last_heartbeat_us INTEGER NOT NULL,
+    expires_us        INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Who owns a table name, compared in lower case with the prefix, so that no
+-- consumer can take another's table or the user's own.
+CREATE TABLE {{read_model_tables}} (
+    name          TEXT NOT NULL PRIMARY KEY,
+    consumer_type TEXT NOT NULL,
+    consumer_name TEXT NOT NULL,
+    declared      TEXT NOT NULL,
+    build         INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
