@@ -1,0 +1,57 @@
+package readmodel
+
+import (
+	"strconv"
+	"strings"
+)
+
+// utf8Collation sorts varchar by the bytes of UTF-8, which is by code point.
+// Like every collation of SQL Server it takes "a" and "a " for equal.
+const utf8Collation = " COLLATE Latin1_General_100_BIN2_UTF8"
+
+// SQLServer is the dialect of SQL Server 2019 and later. No server of its kind
+// has run it; the golden files say what it would be sent.
+//
+// Text is varchar in UTF-8, whose lengths count bytes. A UUID is its text,
+// because uniqueidentifier sorts its bytes in an order of its own. Primary keys
+// of child tables are nonclustered: a clustered key ends at 900 bytes.
+var SQLServer = &Dialect{
+	Name:      "sqlserver",
+	quoteOpen: "[", quoteClose: "]",
+	placeholder: func(n int) string { return "@p" + strconv.Itoa(n) },
+	create:      "CREATE TABLE",
+	key:         "VARCHAR(1020)" + utf8Collation,
+	integer:     "BIGINT",
+	types: [...]columnType{
+		Text: {ddl: "VARCHAR({bytes})" + utf8Collation, long: "VARCHAR(MAX)" + utf8Collation, shortMax: 2666, accepts: []actualType{
+			{"varchar", bytesWidth}}},
+		Int:     {ddl: "BIGINT", accepts: []actualType{{"bigint", anyWidth}}},
+		Decimal: {ddl: "DECIMAL({precision},{scale})", accepts: []actualType{{"decimal", decimalWidth}, {"numeric", decimalWidth}}},
+		Float:   {ddl: "FLOAT(53)", accepts: []actualType{{"float", anyWidth}}},
+		Bool:    {ddl: "BIT", accepts: []actualType{{"bit", anyWidth}}},
+		Date:    {ddl: "DATE", accepts: []actualType{{"date", anyWidth}}},
+		Time:    {ddl: "TIME(6)", accepts: []actualType{{"time", microsWidth}}},
+		Timestamp: {ddl: "DATETIME2(6)", accepts: []actualType{
+			{"datetime2", microsWidth}}},
+		UUID: {ddl: "CHAR(36) COLLATE Latin1_General_100_BIN2", accepts: []actualType{
+			{"char", uuidWidth}, {"varchar", uuidWidth}}},
+		Bytes: {ddl: "VARBINARY(MAX)", accepts: []actualType{{"varbinary", bytesWidth}}},
+		JSON:  {ddl: "VARCHAR(MAX)" + utf8Collation, accepts: []actualType{{"varchar", bytesWidth}, {"nvarchar", charsWidth}}},
+	},
+	upsert: updateThenInsert,
+	view: func(d *Dialect, public, query string) []string {
+		return []string{"CREATE OR ALTER VIEW " + d.Quote(public) + " AS\n" + query}
+	},
+	dropTable:    "DROP TABLE IF EXISTS ",
+	dropView:     "DROP VIEW IF EXISTS ",
+	nonclustered: true,
+	uniqueNulls:  true,
+	limit: func(query string, n int) string {
+		return strings.Replace(query, "SELECT ", "SELECT TOP ("+strconv.Itoa(n)+") ", 1)
+	},
+	textEquals: func(column, placeholder string) string {
+		// Equality alone would ignore trailing spaces.
+		return column + " = " + placeholder + " AND DATALENGTH(" + column + ") = DATALENGTH(" + placeholder + ")"
+	},
+	booleans: true,
+}
