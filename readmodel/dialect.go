@@ -41,6 +41,7 @@ type Dialect struct {
 	limit                 func(query string, n int) string
 	textEquals            func(column, placeholder string) string // nil: plain equality
 	affinity              func(declared string) string            // reduces a declared type before comparing
+	collations            []string                                // that compare by code point, lower-cased; more than ours
 	booleans              bool                                    // a bool argument is a bool, not 0 or 1
 }
 

@@ -36,11 +36,12 @@ func mysqlDialect(name, collation string) *Dialect {
 			JSON: {ddl: "LONGTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin", accepts: []actualType{
 				{"longtext", anyWidth}}},
 		},
-		upsert:    onDuplicateKeyUpdate,
-		view:      createOrReplaceView,
-		dropTable: "DROP TABLE IF EXISTS ",
-		dropView:  "DROP VIEW IF EXISTS ",
-		limit:     limitBehind,
-		booleans:  true,
+		collations: []string{collation},
+		upsert:     onDuplicateKeyUpdate,
+		view:       createOrReplaceView,
+		dropTable:  "DROP TABLE IF EXISTS ",
+		dropView:   "DROP VIEW IF EXISTS ",
+		limit:      limitBehind,
+		booleans:   true,
 	}
 }

@@ -34,7 +34,8 @@ var SQLite = &Dialect{
 		Bytes:     {ddl: "BLOB", accepts: []actualType{{"BLOB", anyWidth}}},
 		JSON:      {ddl: "TEXT", accepts: []actualType{{"TEXT", anyWidth}}},
 	},
-	upsert: onConflictUpdate,
+	collations: []string{"binary"},
+	upsert:     onConflictUpdate,
 	view: func(d *Dialect, public, query string) []string {
 		return []string{
 			"DROP VIEW IF EXISTS " + d.Quote(public),

@@ -38,7 +38,8 @@ var SQLServer = &Dialect{
 		Bytes: {ddl: "VARBINARY(MAX)", accepts: []actualType{{"varbinary", bytesWidth}}},
 		JSON:  {ddl: "VARCHAR(MAX)" + utf8Collation, accepts: []actualType{{"varchar", bytesWidth}, {"nvarchar", charsWidth}}},
 	},
-	upsert: updateThenInsert,
+	collations: []string{"latin1_general_100_bin2_utf8", "latin1_general_100_bin2", "latin1_general_bin2"},
+	upsert:     updateThenInsert,
 	view: func(d *Dialect, public, query string) []string {
 		return []string{"CREATE OR ALTER VIEW " + d.Quote(public) + " AS\n" + query}
 	},

@@ -106,10 +106,13 @@ func (s *Statements) byKey(n int) string {
 
 // current is the condition that a row is not of an epoch before the argument's.
 // Rows that the host did not write have none, and are there as they are.
+func (d *Dialect) current(placeholder string, epoch int64) condition {
+	column := d.Quote(EpochColumn)
+	return condition{"(" + column + " >= " + placeholder + " OR " + column + " IS NULL)", []any{epoch}}
+}
+
 func (s *Statements) current(n int) string {
-	d := s.Dialect
-	epoch := d.Quote(EpochColumn)
-	return "(" + epoch + " >= " + d.placeholder(n) + " OR " + epoch + " IS NULL)"
+	return s.Dialect.current(s.Dialect.placeholder(n), 0).sql
 }
 
 func (s *Statements) placeholders(n int) string {
