@@ -96,7 +96,7 @@ type Token struct {
 // Partitions is frozen by the first start.
 type Partitions struct {
 	// 256
-	Count int `toml:"count" min:"1" max:"32768"`
+	Count int `toml:"count" min:"1" max:"32767"`
 }
 
 // Cluster paces the instances that share a database. No effect while one host

@@ -156,7 +156,7 @@ func TestProblemsNameFileLineKeyAndAllowed(t *testing.T) {
 		"unit":               {"[http]\nmax_body = \"8 megs\"", `config.toml:2: http.max_body: "8 megs": a size is a whole number and a unit of B, KB, MB, GB, KiB, MiB or GiB, such as "64MiB"`},
 		"duration":           {"[apply]\npoll = \"fast\"", `config.toml:2: apply.poll: "fast": a duration is numbers with a unit of ms, s, m or h, such as "250ms" or "1m30s"`},
 		"duration range":     {"[apply]\npoll = \"0s\"", `config.toml:2: apply.poll: 0s is out of range: 1ms to 1h`},
-		"range":              {"[partitions]\ncount = 0", `config.toml:2: partitions.count: 0 is out of range: 1 to 32768`},
+		"range":              {"[partitions]\ncount = 0", `config.toml:2: partitions.count: 0 is out of range: 1 to 32767`},
 		"value":              {"[log]\nlevel = \"inof\"", `config.toml:2: log.level: "inof" is not allowed (did you mean "info"?); the values are trace, debug, info, warn, error, off`},
 		"driver":             {"[store]\ndriver = \"postgres\"", `config.toml:2: store.driver: "postgres" is not built into this version; it has sqlite`},
 		"driver unknown":     {"[store]\ndriver = \"oracle\"", `config.toml:2: store.driver: "oracle" is not allowed; the values are sqlite, postgres, mysql, sqlserver`},
