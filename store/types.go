@@ -99,10 +99,13 @@ type ImportEvent struct {
 }
 
 // ImportResult counts an import call. LastPosition is the highest position
-// among the call's events, stored now or before.
+// among the call's events, stored now or before. There are the indexes, rising,
+// of the events that were stored before, so that a caller can tell those whose
+// id it derived.
 type ImportResult struct {
 	Stored       int
 	AlreadyThere int
+	There        []int
 	LastPosition int64
 }
 

@@ -27,9 +27,10 @@ var allowed = map[string][]string{
 	"store/storetest":   {"store", "readmodel", "abi", "partition/hash"},
 	"partition":         {"store", "abi"},
 	"host":              {"plugins", "partition", "store", "readmodel", "abi"},
-	"host/api":          {"store", "readmodel", "abi", "partition"},
+	"host/api":          {"store", "readmodel", "abi", "partition", "internal/jsonl", "internal/rawjson"},
 	"cmd":               {"host", "plugins", "partition", "store", "store/sqlite", "readmodel", "abi", "internal", "testplugins"},
 	"internal":          {"abi"},
+	"internal/jsonl":    {"store", "internal/rawjson"},
 	"internal/archtest": {},
 }
 

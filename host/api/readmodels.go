@@ -1,0 +1,411 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/projhost/projhost/internal/jsonl"
+	"github.com/projhost/projhost/partition"
+	"github.com/projhost/projhost/readmodel"
+	"github.com/projhost/projhost/store"
+)
+
+const (
+	waitDefault = 2 * time.Second
+	waitMax     = time.Minute
+)
+
+// freshness is what a reader of a read model asks for.
+type freshness struct {
+	wanted   bool
+	topic    string
+	position int64
+	wait     time.Duration
+	stale    bool
+}
+
+func freshnessOf(p *params) (f freshness) {
+	if s, ok := p.str("min_position"); ok {
+		f.wanted, f.topic = true, store.EventsTopic
+		// A topic's name may hold colons: the position follows the last one.
+		if i := strings.LastIndexByte(s, ':'); i >= 0 {
+			f.topic, s = s[:i], s[i+1:]
+		}
+		var err error
+		if f.position, err = strconv.ParseInt(s, 10, 64); err != nil || f.position < 0 || f.topic == "" {
+			p.fail("parameter %q must be a position of topic events, or TOPIC:POSITION", "min_position")
+		}
+	}
+	f.wait = p.duration("wait", waitDefault, waitMax)
+	if s, ok := p.str("stale"); ok {
+		if s != "ok" {
+			p.fail(`parameter "stale" can only be "ok"`)
+		}
+		f.stale = true
+	}
+	return f
+}
+
+// read opens a view of the projection that is as fresh as asked for, and puts
+// the headers that say how fresh it is. key is the row's, partition that of its
+// messages or AllPartitions.
+func (s *Server) read(w http.ResponseWriter, r *http.Request, f freshness, name string, partitionOf func(c store.Consumer) (int, error),
+	use func(v store.ReadView) error) error {
+	id := store.ConsumerID{Type: "projection", Name: name}
+	// The first view only tells what the projection reads; waiting happens
+	// with no view open, so that the database can tidy up behind us.
+	var c store.Consumer
+	if err := s.view(r.Context(), id, func(v store.ReadView) error { c = v.Consumer(); return nil }); err != nil {
+		return err
+	}
+	part, err := partitionOf(c)
+	if err != nil {
+		return err
+	}
+	if f.wanted {
+		if err := s.await(r.Context(), w, c, f, part); err != nil {
+			return err
+		}
+	}
+	// Positions are taken before the rows: the rows are at least as fresh.
+	applied := map[string]int64{}
+	for _, topic := range c.Topics {
+		if p, ok := s.deps.Runtime.Applied(id, topic, part); ok {
+			applied[topic] = p
+		}
+	}
+	if f.wanted {
+		applied[f.topic] = max(applied[f.topic], f.position)
+	}
+	return s.view(r.Context(), id, func(v store.ReadView) error {
+		c := v.Consumer()
+		positions := v.Positions()
+		for _, topic := range c.Topics {
+			p := positions[topic]
+			if part != AllPartitions {
+				if p, err = v.Checkpoint(topic, part); err != nil {
+					return err
+				}
+			}
+			applied[topic] = max(applied[topic], p)
+		}
+		w.Header().Set("Projhost-Position", positionHeader(c.Topics, applied))
+		w.Header().Set("Projhost-State", string(c.State))
+		if c.State == store.StateHalted && !f.stale {
+			return halted(c.ID, c.Halt)
+		}
+		return use(v)
+	})
+}
+
+func (s *Server) view(ctx context.Context, id store.ConsumerID, use func(v store.ReadView) error) (err error) {
+	v, err := s.deps.Store.View(ctx, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return fail(http.StatusNotFound, CodeNotFound, "there is no projection %q", id.Name)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, v.Close()) }()
+	return use(v)
+}
+
+// positionHeader is the bare position for a projection of the events alone,
+// else TOPIC:POSITION of each topic.
+func positionHeader(topics []string, applied map[string]int64) string {
+	if len(topics) == 1 && topics[0] == store.EventsTopic {
+		return strconv.FormatInt(applied[topics[0]], 10)
+	}
+	parts := make([]string, len(topics))
+	for i, t := range topics {
+		parts[i] = fmt.Sprintf("%s:%d", t, applied[t])
+	}
+	return strings.Join(parts, ", ")
+}
+
+func halted(id store.ConsumerID, h *store.Halt) *apiError {
+	if h == nil {
+		h = &store.Halt{}
+	}
+	return fail(http.StatusServiceUnavailable, CodeProjectionHalted,
+		"%s is halted (%s): %s; stale=ok reads what it has", id, h.Reason, h.Message).
+		with("halt_reason", h.Reason).with("halt", h)
+}
+
+// await blocks until the projection has applied what the reader asks for.
+func (s *Server) await(ctx context.Context, w http.ResponseWriter, c store.Consumer, f freshness, part int) error {
+	found := false
+	for _, t := range c.Topics {
+		found = found || t == f.topic
+	}
+	if !found {
+		return fail(http.StatusBadRequest, CodeNotAnInput, "%s does not read topic %q; it reads %s", c.ID, f.topic, strings.Join(c.Topics, ", ")).
+			with("topic", f.topic).with("inputs", c.Topics)
+	}
+	if c.State == store.StateHalted && !f.stale {
+		w.Header().Set("Projhost-State", string(c.State))
+		return halted(c.ID, c.Halt)
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.wait)
+	defer cancel()
+	err := s.deps.Runtime.WaitApplied(ctx, c.ID, f.topic, f.position, part)
+	if err == nil {
+		return nil
+	}
+	late := fail(http.StatusGatewayTimeout, CodeNotCaughtUp, "%s has not applied %s up to %d within %s", c.ID, f.topic, f.position, f.wait).
+		with("topic", f.topic).with("position", f.position)
+	if e, ok := errors.AsType[*NotCaughtUpError](err); ok {
+		return late.with("lagging", s.lagging(c.ID, f.topic, e.Lagging))
+	}
+	if e, ok := errors.AsType[*HaltedError](err); ok {
+		w.Header().Set("Projhost-State", string(store.StateHalted))
+		if f.stale {
+			return late.with("lagging", []any{}).with("halt_reason", e.Halt.Reason)
+		}
+		return halted(c.ID, &e.Halt)
+	}
+	if errors.Is(err, ErrNotRun) {
+		// Nobody here applies it; what is saved is all there is to know.
+		err = s.view(context.WithoutCancel(ctx), c.ID, func(v store.ReadView) error {
+			p := v.Positions()[f.topic]
+			if part != AllPartitions {
+				var err error
+				if p, err = v.Checkpoint(f.topic, part); err != nil {
+					return err
+				}
+			}
+			if p < f.position {
+				return late.with("lagging", []any{})
+			}
+			return nil
+		})
+	}
+	return err
+}
+
+type laggingPartition struct {
+	Partition int   `json:"partition"`
+	Position  int64 `json:"position"`
+}
+
+func (s *Server) lagging(id store.ConsumerID, topic string, partitions []int) []laggingPartition {
+	out := make([]laggingPartition, len(partitions))
+	for i, p := range partitions {
+		pos, _ := s.deps.Runtime.Applied(id, topic, p)
+		out[i] = laggingPartition{p, pos}
+	}
+	return out
+}
+
+// tableOf finds the table asked for, by default the projection's first that is
+// no child table.
+func tableOf(c store.Consumer, name string) (*readmodel.Table, error) {
+	var names []string
+	for _, t := range c.Tables {
+		if name == "" && t.Table.Parent == nil || strings.EqualFold(t.Table.Name, name) {
+			return t.Table, nil
+		}
+		names = append(names, t.Table.Name)
+	}
+	return nil, fail(http.StatusNotFound, CodeNotFound, "%s has no table %q; it has %s", c.ID, name, strings.Join(names, ", "))
+}
+
+// getRow is GET /v1/read-models/{projection}/{key}: one row with the first
+// children of each child table; with ?table= naming a child table, a page of
+// that table's children of the key.
+func (s *Server) getRow(w http.ResponseWriter, r *http.Request) error {
+	p := paramsOf(r)
+	f := freshnessOf(p)
+	tableName, _ := p.str("table")
+	after, _ := p.str("after")
+	limit := int(p.int("limit", defaultLimit, 1, rowsMax))
+	if err := p.done(); err != nil {
+		return err
+	}
+	key := r.PathValue("key")
+	info, err := s.deps.Store.Info(r.Context())
+	if err != nil {
+		return err
+	}
+	var out []byte
+	err = s.read(w, r, f, r.PathValue("projection"), func(c store.Consumer) (int, error) {
+		t, err := tableOf(c, tableName)
+		if err != nil {
+			return 0, err
+		}
+		if after != "" && t.Parent == nil {
+			return 0, badRequest(`parameter "after" needs "table" with the name of a child table`)
+		}
+		if t.Free {
+			return AllPartitions, nil // its keys are not those of the messages
+		}
+		return partition.Of(key, info.Partitions), nil
+	}, func(v store.ReadView) error {
+		t, err := tableOf(v.Consumer(), tableName)
+		if err != nil {
+			return err
+		}
+		if t.Parent != nil {
+			out, err = appendChildren(r.Context(), out, v, t, key, after, limit, true)
+			return err
+		}
+		out, err = appendWhole(r.Context(), out, v, t, key, limit)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, out)
+	return nil
+}
+
+func appendWhole(ctx context.Context, out []byte, v store.ReadView, t *readmodel.Table, key string, limit int) ([]byte, error) {
+	row, err := v.Get(ctx, t.Name, store.RowKey{Key: key})
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, fail(http.StatusNotFound, CodeNotFound, "%s has no row %q in table %s", v.Consumer().ID, key, t.Name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	out = appendRow(out, t, &row, false)
+	if len(t.Children) == 0 {
+		return out, nil
+	}
+	out = append(out[:len(out)-1], `,"children":{`...)
+	next := []byte(`,"children_next":{`)
+	for i, child := range t.Children {
+		rows, err := v.Children(ctx, child.Name, key, "", limit+1)
+		if err != nil {
+			return nil, err
+		}
+		if i > 0 {
+			out, next = append(out, ','), append(next, ',')
+		}
+		out = append(jsonl.AppendString(out, child.Name), ':')
+		next = append(jsonl.AppendString(next, child.Name), ':')
+		var cursor string
+		rows, cursor = cutChildren(rows, limit)
+		out = appendRows(out, child, rows, true)
+		next = appendCursor(next, cursor)
+	}
+	out = append(out, '}')
+	out = append(out, next...)
+	return append(out, `}}`...), nil
+}
+
+func appendChildren(ctx context.Context, out []byte, v store.ReadView, t *readmodel.Table, key, after string, limit int, short bool) ([]byte, error) {
+	rows, err := v.Children(ctx, t.Name, key, after, limit+1)
+	if err != nil {
+		return nil, err
+	}
+	rows, cursor := cutChildren(rows, limit)
+	out = append(out, `{"items":`...)
+	out = appendRows(out, t, rows, short)
+	out = append(out, `,"next":`...)
+	return append(appendCursor(out, cursor), '}'), nil
+}
+
+// cutChildren takes away the row that was read to know whether there are more;
+// a page of children goes on after its last child's key.
+func cutChildren(rows []store.StoredRow, limit int) ([]store.StoredRow, string) {
+	if len(rows) <= limit {
+		return rows, ""
+	}
+	return rows[:limit], rows[limit-1].Child
+}
+
+func appendCursor(out []byte, cursor string) []byte {
+	if cursor == "" {
+		return append(out, "null"...)
+	}
+	return jsonl.AppendString(out, cursor)
+}
+
+func appendRows(out []byte, t *readmodel.Table, rows []store.StoredRow, short bool) []byte {
+	out = append(out, '[')
+	for i := range rows {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		out = appendRow(out, t, &rows[i], short)
+	}
+	return append(out, ']')
+}
+
+// appendRow appends one row; short leaves the key of a child's parent out.
+func appendRow(out []byte, t *readmodel.Table, row *store.StoredRow, short bool) []byte {
+	out = append(out, '{')
+	if !short || t.Parent == nil {
+		out = append(out, `"key":`...)
+		out = append(jsonl.AppendString(out, row.Key.Key), ',')
+	}
+	if t.Parent != nil {
+		out = append(out, `"child":`...)
+		out = append(jsonl.AppendString(out, row.Child), ',')
+	}
+	out = append(out, `"row":`...)
+	out = t.AppendJSON(out, row.Row)
+	out = append(out, `,"position":`...)
+	out = strconv.AppendInt(out, row.Position, 10)
+	out = append(out, `,"updated_at":"`...)
+	out = jsonl.AppendTime(out, row.UpdatedUS)
+	return append(out, `"}`...)
+}
+
+// listRows is GET /v1/read-models/{projection}.
+func (s *Server) listRows(w http.ResponseWriter, r *http.Request) error {
+	p := paramsOf(r)
+	f := freshnessOf(p)
+	tableName, _ := p.str("table")
+	q := store.Query{Limit: int(p.int("limit", defaultLimit, 1, rowsMax))}
+	q.After, _ = p.str("after")
+	if order, ok := p.str("order"); ok {
+		field, dir, has := strings.Cut(order, ":")
+		if has && dir != "asc" && dir != "desc" || field == "" {
+			p.fail(`parameter "order" must be FIELD, FIELD:asc or FIELD:desc, it is %q`, order)
+		}
+		q.Order, q.Desc = field, dir == "desc"
+	}
+	if field, ok := p.str("where_null"); ok {
+		q.Where = append(q.Where, readmodel.Cond{Column: field, Null: true})
+	}
+	for _, field := range p.prefixed("where.") {
+		for _, v := range p.values["where."+field] {
+			q.Where = append(q.Where, readmodel.Cond{Column: field, Text: v})
+		}
+	}
+	if err := p.done(); err != nil {
+		return err
+	}
+	var out []byte
+	err := s.read(w, r, f, r.PathValue("projection"), func(c store.Consumer) (int, error) {
+		_, err := tableOf(c, tableName)
+		return AllPartitions, err
+	}, func(v store.ReadView) error {
+		c := v.Consumer()
+		t, err := tableOf(c, tableName)
+		if err != nil {
+			return err
+		}
+		q.Build = c.Build
+		rows, next, err := v.Query(r.Context(), t.Name, q)
+		if err != nil {
+			return err
+		}
+		out = append(out, `{"items":`...)
+		out = appendRows(out, t, rows, false)
+		out = append(out, `,"next":`...)
+		out = append(appendCursor(out, next), '}')
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, out)
+	return nil
+}

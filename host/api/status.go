@@ -1,0 +1,245 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/projhost/projhost/store"
+)
+
+// Status answers GET /v1/status: everything the status command shows.
+type Status struct {
+	InstanceID string     `json:"instance_id"`
+	Version    string     `json:"version"`
+	StartedAt  string     `json:"started_at"`
+	Ready      bool       `json:"ready"`
+	Reasons    []string   `json:"reasons,omitempty"` // why it is not ready
+	Store      StoreInfo  `json:"store"`
+	Topics     []Topic    `json:"topics"`
+	Consumers  []Consumer `json:"consumers"`
+	Plugins    []Plugin   `json:"plugins"`
+	Instances  []Instance `json:"instances"`
+}
+
+// StoreInfo describes the database.
+type StoreInfo struct {
+	Driver        string `json:"driver"`
+	ServerVersion string `json:"server_version"`
+	SchemaVersion int    `json:"schema_version"`
+	Partitions    int    `json:"partitions"`
+}
+
+// Instance is a running host.
+type Instance struct {
+	ID        string `json:"id"`
+	HostName  string `json:"host_name"`
+	StartedAt string `json:"started_at"`
+}
+
+// Consumer is a consumer item. Lanes and the partitions of its topics are in
+// the answer for one consumer only.
+type Consumer struct {
+	Type         string          `json:"type"`
+	Name         string          `json:"name"`
+	State        string          `json:"state"`
+	StateSince   string          `json:"state_since,omitempty"`
+	Reason       string          `json:"reason,omitempty"` // of a state that is no halt
+	HaltReason   *string         `json:"halt_reason"`
+	Halt         *store.Halt     `json:"halt,omitempty"`
+	Epoch        int64           `json:"epoch"`
+	Build        int64           `json:"build"`
+	Lag          int64           `json:"lag"`
+	Plugin       string          `json:"plugin"`
+	Digest       string          `json:"digest"`
+	Distribution string          `json:"distribution,omitempty"`
+	Partitions   int             `json:"partitions"` // owned by this host
+	Topics       []ConsumerTopic `json:"topics"`
+	Lanes        []Lane          `json:"lanes,omitempty"`
+}
+
+// ID is type/name.
+func (c *Consumer) ID() string { return c.Type + "/" + c.Name }
+
+// ConsumerTopic is how far a consumer is in one topic.
+type ConsumerTopic struct {
+	Topic       string                `json:"topic"`
+	End         int64                 `json:"end"`
+	Applied     int64                 `json:"applied"` // by every partition
+	Checkpoints []PartitionCheckpoint `json:"checkpoints,omitempty"`
+}
+
+// PartitionCheckpoint is how far one partition is: what is saved, and what is
+// applied. The stretch between the two had no messages for it.
+type PartitionCheckpoint struct {
+	Partition   int    `json:"partition"`
+	Position    int64  `json:"position"`
+	ReadThrough int64  `json:"read_through"`
+	Generation  int64  `json:"generation,omitempty"`
+	Owner       string `json:"owner,omitempty"`
+}
+
+// Lane is what one lane holds and has done.
+type Lane struct {
+	Partitions    int    `json:"partitions"`
+	QueueMessages int    `json:"queue_messages"`
+	QueueBytes    int64  `json:"queue_bytes"`
+	CacheRows     int    `json:"cache_rows"`
+	CacheBytes    int64  `json:"cache_bytes"`
+	Batches       uint64 `json:"batches"`
+	Messages      uint64 `json:"messages"`
+	LastBatch     int    `json:"last_batch"`
+}
+
+// Plugin is a plugin item.
+type Plugin struct {
+	Name             string   `json:"name"`
+	Digest           string   `json:"digest"`
+	Version          string   `json:"version"`
+	ABI              int      `json:"abi"`
+	Consumers        []string `json:"consumers"`
+	Capabilities     []string `json:"capabilities"`
+	Instances        int      `json:"instances"`
+	MemoryBytes      uint64   `json:"memory_bytes"`
+	Restores         uint64   `json:"restores"`
+	Reinstantiations uint64   `json:"reinstantiations"`
+}
+
+// summary leaves out what only the answer for one consumer has.
+func (c Consumer) summary() Consumer {
+	c.Lanes = nil
+	topics := make([]ConsumerTopic, len(c.Topics))
+	for i, t := range c.Topics {
+		t.Checkpoints = nil
+		topics[i] = t
+	}
+	c.Topics = topics
+	return c
+}
+
+func (s *Server) hostStatus(ctx context.Context) (Status, error) {
+	st, err := s.deps.Runtime.Status(ctx)
+	if err != nil {
+		return st, err
+	}
+	info, err := s.deps.Store.Info(ctx)
+	if err != nil {
+		return st, err
+	}
+	st.Version = s.deps.Version
+	st.Store = StoreInfo{info.Driver, info.ServerVersion, info.SchemaVersion, info.Partitions}
+	return st, nil
+}
+
+// status is GET /v1/status.
+func (s *Server) status(w http.ResponseWriter, r *http.Request) error {
+	if err := paramsOf(r).done(); err != nil {
+		return err
+	}
+	st, err := s.hostStatus(r.Context())
+	if err != nil {
+		return err
+	}
+	for i := range st.Consumers {
+		st.Consumers[i] = st.Consumers[i].summary()
+	}
+	return marshal(w, http.StatusOK, st)
+}
+
+// listConsumers is GET /v1/consumers.
+func (s *Server) listConsumers(w http.ResponseWriter, r *http.Request) error {
+	if err := paramsOf(r).done(); err != nil {
+		return err
+	}
+	st, err := s.deps.Runtime.Status(r.Context())
+	if err != nil {
+		return err
+	}
+	page := Page[Consumer]{Items: []Consumer{}}
+	for _, c := range st.Consumers {
+		page.Items = append(page.Items, c.summary())
+	}
+	return marshal(w, http.StatusOK, page)
+}
+
+// getConsumer is GET /v1/consumers/{type}/{name}.
+func (s *Server) getConsumer(w http.ResponseWriter, r *http.Request) error {
+	if err := paramsOf(r).done(); err != nil {
+		return err
+	}
+	st, err := s.deps.Runtime.Status(r.Context())
+	if err != nil {
+		return err
+	}
+	for _, c := range st.Consumers {
+		if c.Type == r.PathValue("type") && c.Name == r.PathValue("name") {
+			return marshal(w, http.StatusOK, c)
+		}
+	}
+	return fail(http.StatusNotFound, CodeNotFound, "there is no consumer %s/%s", r.PathValue("type"), r.PathValue("name"))
+}
+
+// listPlugins is GET /v1/plugins.
+func (s *Server) listPlugins(w http.ResponseWriter, r *http.Request) error {
+	if err := paramsOf(r).done(); err != nil {
+		return err
+	}
+	st, err := s.deps.Runtime.Status(r.Context())
+	if err != nil {
+		return err
+	}
+	page := Page[Plugin]{Items: []Plugin{}}
+	page.Items = append(page.Items, st.Plugins...)
+	return marshal(w, http.StatusOK, page)
+}
+
+// getPlugin is GET /v1/plugins/{name}.
+func (s *Server) getPlugin(w http.ResponseWriter, r *http.Request) error {
+	if err := paramsOf(r).done(); err != nil {
+		return err
+	}
+	st, err := s.deps.Runtime.Status(r.Context())
+	if err != nil {
+		return err
+	}
+	for _, p := range st.Plugins {
+		if p.Name == r.PathValue("name") {
+			return marshal(w, http.StatusOK, p)
+		}
+	}
+	return fail(http.StatusNotFound, CodeNotFound, "there is no plugin %q", r.PathValue("name"))
+}
+
+// healthz is GET /healthz: the process answers. It says whose it is, so that a
+// client does not take another service for a host.
+func (s *Server) healthz(w http.ResponseWriter, r *http.Request) error {
+	return marshal(w, http.StatusOK, map[string]string{"status": "ok", "service": "projhost"})
+}
+
+// readyz is GET /readyz: the store answers and every consumer runs, or is
+// halted and says so.
+func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
+	ready, reasons := s.deps.Runtime.Ready()
+	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
+	defer cancel()
+	if err := s.deps.Store.Check(ctx); err != nil {
+		ready = false
+		reasons = append(reasons, "store: "+err.Error())
+	}
+	if !ready {
+		if reasons == nil {
+			reasons = []string{}
+		}
+		return fail(http.StatusServiceUnavailable, CodeNotReady, "the host is not ready").with("reasons", reasons)
+	}
+	return marshal(w, http.StatusOK, map[string]string{"status": "ready"})
+}
+
+// index is GET /: where to go from here.
+func (s *Server) index(w http.ResponseWriter, r *http.Request) error {
+	return marshal(w, http.StatusOK, struct {
+		Service string   `json:"service"`
+		Version string   `json:"version"`
+		See     []string `json:"see"`
+	}{"projhost", s.deps.Version, []string{"/v1/status", "/v1/topics", "/v1/consumers", "/v1/plugins", "/healthz", "/readyz", "/metrics"}})
+}
