@@ -68,7 +68,7 @@ func newStore(opt Options) (*Store, error) {
 	s.incarnation.Store(1)
 	s.writer = &writer{open: s.openWriter, onLoss: s.raise, busyFor: opt.BusyFor}
 	s.writer.idle = sync.NewCond(&s.writer.mu)
-	s.readers = &readers{open: s.openReader, slots: make(chan struct{}, opt.Readers)}
+	s.readers = &readers{open: s.openReader, slots: make(chan struct{}, opt.Readers), ended: make(chan struct{})}
 	return s, nil
 }
 

@@ -11,7 +11,6 @@ type queries struct {
 	end          string
 	setEnd       string
 	insertEvent  string
-	importEvent  string
 	eventByID    string
 	version      string
 	stream       string
@@ -26,8 +25,10 @@ type queries struct {
 const eventColumns = `position, id, aggregate_type, aggregate_id, sequence, type, revision, codec, codec_version,
  occurred_us, partition_key, CAST(data AS BLOB), CAST(metadata AS BLOB)`
 
+// An event that is stored is passed over, so that only it costs a look-up.
 const insertEventSQL = `INSERT INTO {{events}} (position, id, aggregate_type, aggregate_id, sequence, type, revision, codec, codec_version,
- occurred_us, partition_key, data, metadata) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+ occurred_us, partition_key, data, metadata) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ ON CONFLICT (id) DO NOTHING`
 
 func newQueries(n *naming) queries {
 	return queries{
@@ -36,7 +37,6 @@ func newQueries(n *naming) queries {
 		end:         n.sql(`SELECT end_position FROM {{topics}} WHERE name = 'events'`),
 		setEnd:      n.sql(`UPDATE {{topics}} SET end_position = ? WHERE name = 'events'`),
 		insertEvent: n.sql(insertEventSQL),
-		importEvent: n.sql(insertEventSQL + ` ON CONFLICT (id) DO NOTHING`),
 		eventByID:   n.sql(`SELECT ` + eventColumns + ` FROM {{events}} WHERE id = ?`),
 		version:     n.sql(`SELECT max(sequence) FROM {{events}} WHERE aggregate_type = ? AND aggregate_id = ?`),
 		stream: n.sql(`SELECT ` + eventColumns + ` FROM {{events}}

@@ -12,6 +12,7 @@ import (
 type readers struct {
 	open  func() (*conn, error)
 	slots chan struct{} // one value for each connection in use
+	ended chan struct{} // closed by close
 
 	mu     sync.Mutex
 	idle   []*conn // last in, first out: the warmest cache first
@@ -20,14 +21,15 @@ type readers struct {
 
 // get waits for a free connection. The caller gives it back with put.
 func (r *readers) get(ctx context.Context, op string) (*conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	select {
 	case r.slots <- struct{}{}:
-	default:
-		select {
-		case r.slots <- struct{}{}:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	case <-r.ended:
+		return nil, fmt.Errorf("%s: %w", op, errClosed)
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 	r.mu.Lock()
 	if r.closed {
@@ -68,6 +70,7 @@ func (r *readers) put(c *conn, err error) {
 func (r *readers) close() error {
 	r.mu.Lock()
 	r.closed = true
+	close(r.ended)
 	idle := r.idle
 	r.idle = nil
 	r.mu.Unlock()

@@ -91,7 +91,7 @@ func (m migrator) Begin(ctx context.Context) (migrate.Tx, error) {
 	if err := m.s.writer.begin(ctx, "migrate"); err != nil {
 		return nil, err
 	}
-	return migrateTx{m.s}, nil
+	return migrateTx(m), nil
 }
 
 type migrateTx struct{ s *Store }
