@@ -1,6 +1,9 @@
 package abi
 
-import "unicode/utf8"
+import (
+	"math/bits"
+	"unicode/utf8"
+)
 
 // jsonDepth is how deeply JSON may nest, the same as in encoding/json.
 const jsonDepth = 10000
@@ -135,11 +138,10 @@ func (s *scanner) str() (raw []byte, escaped, ok bool) {
 	i := s.off + 1
 	start := i
 	for i < len(b) {
-		c := b[i]
-		if c >= 0x20 && c != '"' && c != '\\' {
-			i++
-			continue
+		if i += plain(b[i:]); i == len(b) {
+			break
 		}
+		c := b[i]
 		if c == '"' {
 			s.off = i + 1
 			return b[start:i:i], escaped, true
@@ -156,6 +158,27 @@ func (s *scanner) str() (raw []byte, escaped, ok bool) {
 	}
 	s.off = i
 	return nil, escaped, false
+}
+
+// plain is the number of bytes before the first that means something in a
+// string: a quote, a backslash or a control character.
+func plain(b []byte) int {
+	const ones, high = 0x0101010101010101, 0x8080808080808080
+	i := 0
+	for ; i+8 <= len(b); i += 8 {
+		// Eight bytes at a time: a byte's high bit is set if it is what we
+		// look for. Borrows may set bits above the first hit, never below.
+		x := le.Uint64(b[i:])
+		quote, slash := x^'"'*ones, x^'\\'*ones
+		hit := ((x-0x20*ones)&^x | (quote-ones)&^quote | (slash-ones)&^slash) & high
+		if hit != 0 {
+			return i + bits.TrailingZeros64(hit)/8
+		}
+	}
+	for i < len(b) && b[i] >= 0x20 && b[i] != '"' && b[i] != '\\' {
+		i++
+	}
+	return i
 }
 
 // escapeLen is the length of the escape b starts with, 0 if it is none.

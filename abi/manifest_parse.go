@@ -89,6 +89,9 @@ type problems struct {
 }
 
 func (ps *problems) add(path, text string) {
+	if ps.unread[""] {
+		return
+	}
 	for i := range len(path) + 1 {
 		if (i == len(path) || path[i] == '.' || path[i] == '[') && ps.unread[path[:i]] {
 			return
@@ -257,7 +260,7 @@ func (p *manifestParser) column() (c Column) {
 		case "from":
 			p.string(&c.From)
 			if c.From == "" {
-				p.problems.add(string(p.path), "names the whole document; a pointer into it begins with a slash")
+				p.problems.unreadable(string(p.path), "names the whole document; a pointer into it begins with a slash")
 			}
 		case "of":
 			p.string(&c.Of)

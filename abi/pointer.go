@@ -128,15 +128,14 @@ func (p *Pointers) Len() int { return p.count }
 // the same name the last counts. Data that is not JSON, or not JSON to its end,
 // leaves every pointer unresolved.
 func (p *Pointers) Extract(dst []PointerResult, data []byte) []PointerResult {
-	base := len(dst)
-	for range p.count {
-		dst = append(dst, PointerResult{})
-	}
-	w := pointerWalk{nodes: p.nodes, results: dst[base:], scanner: scanner{b: data}}
-	if !w.value(&p.nodes[0]) || !w.end() {
-		for i := range w.results {
-			w.results[i] = PointerResult{State: PointerUnresolved}
+	w := pointerWalk{nodes: p.nodes, scanner: scanner{b: data}}
+	ok := w.run(p.count)
+	for id := range p.count {
+		r := *w.result(id)
+		if !ok {
+			r = PointerResult{State: PointerUnresolved}
 		}
+		dst = append(dst, r)
 	}
 	return dst
 }
@@ -145,10 +144,14 @@ func (p *Pointers) Extract(dst []PointerResult, data []byte) []PointerResult {
 // its first place. Without any the message is of no interest. It is false if a
 // pointer is unresolved: then the keys cannot be told, and dst is as it was.
 func (p *Pointers) Keys(dst []string, data []byte) ([]string, bool) {
-	var few [8]PointerResult
 	base := len(dst)
+	w := pointerWalk{nodes: p.nodes, scanner: scanner{b: data}}
+	if !w.run(p.count) {
+		return dst, false
+	}
 next:
-	for _, r := range p.Extract(few[:0], data) {
+	for id := range p.count {
+		r := w.result(id)
 		switch r.State {
 		case PointerUnresolved:
 			return dst[:base], false
@@ -176,8 +179,26 @@ func Pointer(data []byte, pointer string) PointerResult {
 
 type pointerWalk struct {
 	scanner
-	nodes   []pointerNode
-	results []PointerResult
+	nodes []pointerNode
+	// The results of the first pointers have a place here, so that they need
+	// no memory of their own.
+	few  [4]PointerResult
+	more []PointerResult
+}
+
+func (w *pointerWalk) result(id int) *PointerResult {
+	if id < len(w.few) {
+		return &w.few[id]
+	}
+	return &w.more[id-len(w.few)]
+}
+
+// run reads the whole data. If it returns false, no result holds.
+func (w *pointerWalk) run(pointers int) bool {
+	if pointers > len(w.few) {
+		w.more = make([]PointerResult, pointers-len(w.few))
+	}
+	return w.value(&w.nodes[0]) && w.end()
 }
 
 // value reads the value at a node.
@@ -216,7 +237,7 @@ func (w *pointerWalk) value(n *pointerNode) bool {
 
 func (w *pointerWalk) set(n *pointerNode, r PointerResult) {
 	for _, id := range n.ends {
-		w.results[id] = r
+		*w.result(id) = r
 	}
 }
 
@@ -235,7 +256,7 @@ func (w *pointerWalk) object(n *pointerNode) bool {
 		} else {
 			// A later member replaces an earlier one of the same name whole.
 			for _, id := range child.below {
-				w.results[id] = PointerResult{}
+				*w.result(id) = PointerResult{}
 			}
 			ok = w.value(child)
 		}

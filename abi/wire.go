@@ -29,13 +29,12 @@ const (
 	ImportRandom  = "random"
 )
 
-// What the imports done, keys, get, get_many and list answer besides 0 or a
-// length. After every one but ResultAbsent the guest returns from its export at
-// once: the host has recorded the failure of the entry.
+// What imports answer besides 0 or a length. Guests take every negative number
+// they do not know as ResultRefused.
 const (
-	ResultAbsent    = -1 // get: no such row
-	ResultMalformed = -2 // an undeclared table, bad key bytes, a pointer outside memory
-	ResultStop      = -3 // the entry has failed, the call's time is over, or the host is stopping
+	ResultStop    = -1 // done, keys: return from the export at once
+	ResultAbsent  = -1 // get: there is no such row
+	ResultRefused = -2 // get, get_many, list: see MaxRows, or no entry is being worked on
 )
 
 // Levels of the import log.
@@ -52,6 +51,10 @@ const (
 	MaxKeyRunes = 255  // code points of an id, a key, a child key or a name of a type
 	MaxKeys     = 1000 // keys of one message
 	MaxColumns  = 256  // columns of a table
+
+	// MaxRows is how many rows one get_many or list may ask for. More, as well
+	// as none, an undeclared table and key bytes of the wrong shape, is refused.
+	MaxRows = 10_000
 )
 
 // PackRegion is what ph_describe returns for a region of the guest's memory.
