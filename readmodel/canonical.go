@@ -69,9 +69,6 @@ func (c *Column) appendCanonical(dst []byte, v *abi.Value) ([]byte, string) {
 		}
 	case Bytes:
 		if v.Tag == abi.TagBytes {
-			if c.Max > 0 && len(v.B) > c.Max {
-				return dst, "longer than " + c.describe() + " allows"
-			}
 			return appendBytes(dst, abi.TagBytes, v.B), ""
 		}
 	case JSON:

@@ -115,13 +115,10 @@ func (q *CompiledQuery) decodeCursor(d *Dialect, text string) (*position, error)
 	if !ok || len(b) > 0 || q.parent && key != q.query.Parent {
 		return nil, malformed
 	}
-	if q.order == childField {
-		p.values = append(p.values, child)
-	}
 	if !q.parent {
 		p.values = append(p.values, key)
 	}
-	if q.table.Parent != nil && q.order != childField {
+	if q.table.Parent != nil {
 		p.values = append(p.values, child)
 	}
 	return p, nil

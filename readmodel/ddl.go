@@ -34,7 +34,10 @@ func (d *Dialect) CreateTable(physical string, t *Table) []string {
 	if d.nonclustered && t.Parent != nil {
 		b.WriteString("NONCLUSTERED ")
 	}
-	b.WriteString("(" + d.quoteAll(t.keyColumns()) + ")\n)" + d.tableOptions)
+	b.WriteString("(" + d.quoteAll(t.keyColumns()) + ")\n)")
+	if d.tableOptions != nil {
+		b.WriteString(d.tableOptions(t))
+	}
 	return []string{b.String()}
 }
 

@@ -28,7 +28,7 @@ type Dialect struct {
 	quoteOpen, quoteClose string
 	placeholder           func(n int) string // n counts from 1
 	create                string             // "CREATE TABLE" and what else
-	tableOptions          string
+	tableOptions          func(t *Table) string
 	key                   string // type of key and child
 	integer               string // type of the system columns
 	sortKey               [2]string

@@ -52,9 +52,9 @@ func (t *jsonText) value(depth int) bool {
 	case c == '"':
 		return t.text()
 	case c == '{':
-		return t.list('}', depth, (*jsonText).member)
+		return t.list('}', depth)
 	case c == '[':
-		return t.list(']', depth, (*jsonText).value)
+		return t.list(']', depth)
 	case c == 't':
 		return t.word("true")
 	case c == 'f':
@@ -65,8 +65,8 @@ func (t *jsonText) value(depth int) bool {
 	return t.number()
 }
 
-// list moves past an object or an array, of which each reads an element.
-func (t *jsonText) list(end byte, depth int, element func(*jsonText, int) bool) bool {
+// list moves past an object or an array, which ends in end.
+func (t *jsonText) list(end byte, depth int) bool {
 	t.i++
 	t.space()
 	if t.i < len(t.b) && t.b[t.i] == end {
@@ -74,7 +74,7 @@ func (t *jsonText) list(end byte, depth int, element func(*jsonText, int) bool) 
 		return true
 	}
 	for {
-		if !element(t, depth-1) {
+		if end == '}' && !t.name() || !t.value(depth-1) {
 			return false
 		}
 		t.space()
@@ -91,11 +91,6 @@ func (t *jsonText) list(end byte, depth int, element func(*jsonText, int) bool) 
 		}
 		t.space()
 	}
-}
-
-// member moves past a name, the colon and the value.
-func (t *jsonText) member(depth int) bool {
-	return t.name() && t.value(depth)
 }
 
 // name moves past a member's name and colon, to where its value starts.

@@ -51,7 +51,7 @@ var kinds = [...]kindInfo{
 	UUID: {"uuid", abi.TagUUID, "uuid", "16 bytes",
 		"any 16 bytes", "by byte"},
 	Bytes: {"bytes", abi.TagBytes, "bytes", "as given",
-		"any bytes; `max` counts bytes", ""},
+		"any bytes", ""},
 	JSON: {"json", abi.TagJSON, "json", "kept byte for byte",
 		"one JSON value (RFC 8259) in UTF-8, at most 512 levels deep", ""},
 }

@@ -14,11 +14,13 @@ func mysqlDialect(name, collation string) *Dialect {
 	return &Dialect{
 		Name:      name,
 		quoteOpen: "`", quoteClose: "`",
-		placeholder:  questionMark,
-		create:       "CREATE TABLE IF NOT EXISTS", // DDL is not undone by a roll-back: it has to be repeatable
-		tableOptions: " ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE " + collation,
-		key:          "VARCHAR(255)" + text,
-		integer:      "BIGINT",
+		placeholder: questionMark,
+		create:      "CREATE TABLE IF NOT EXISTS", // DDL is not undone by a roll-back: it has to be repeatable
+		tableOptions: func(*Table) string {
+			return " ENGINE=InnoDB ROW_FORMAT=DYNAMIC DEFAULT CHARACTER SET utf8mb4 COLLATE " + collation
+		},
+		key:     "VARCHAR(255)" + text,
+		integer: "BIGINT",
 		types: [...]columnType{
 			Text: {ddl: "VARCHAR({max})" + text, long: "LONGTEXT" + text, shortMax: IndexedTextMax, accepts: []actualType{
 				{"varchar", charsWidth}, {"longtext", anyWidth}}},

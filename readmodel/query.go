@@ -1,6 +1,7 @@
 package readmodel
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -66,12 +67,13 @@ func (q *CompiledQuery) Page(rows []StoredRow) ([]StoredRow, string, error) {
 // lower one are absent. Its errors are *UnknownFieldError, *ValueError (a filter
 // value that the column cannot hold) and *CursorError.
 func (d *Dialect) CompileQuery(physical string, t *Table, epoch int64, q Query) (*CompiledQuery, error) {
-	order, err := t.field(q.Order, keyField)
+	q = t.scoped(q)
+	order, err := t.field(cmp.Or(q.Order, KeyColumn), q.Parent)
 	if err != nil {
 		return nil, err
 	}
 	out := &CompiledQuery{table: t, query: q, order: order, limit: min(max(q.Limit, 1), QueryLimitMax)}
-	c := compiler{d: d, t: t, physical: physical, epoch: epoch}
+	c := compiler{d: d, t: t, physical: physical, epoch: epoch, parent: q.Parent}
 	if q.Parent != "" {
 		if t.Parent == nil {
 			return nil, &ValueError{Table: t.Name, Column: KeyColumn, Reason: "the table has no parent to ask for the children of"}
@@ -104,23 +106,43 @@ const (
 	childField = -2
 )
 
-// field finds what may be filtered or ordered by; none is for "".
-func (t *Table) field(name string, none int) (int, error) {
+// scoped makes a filter of a child table by its parent's key what it means: a
+// query of that parent's children.
+func (t *Table) scoped(q Query) Query {
+	if t.Parent == nil || q.Parent != "" {
+		return q
+	}
+	for i, w := range q.Where {
+		if strings.EqualFold(w.Column, KeyColumn) && !w.Null {
+			q.Parent = w.Text
+			q.Where = slices.Delete(slices.Clone(q.Where), i, i+1)
+			break
+		}
+	}
+	return q
+}
+
+// field finds what may be filtered or ordered by. The child key is in reach of
+// an index only among the children of one parent.
+func (t *Table) field(name, parent string) (int, error) {
 	switch {
-	case name == "":
-		return none, nil
 	case strings.EqualFold(name, KeyColumn):
 		return keyField, nil
-	case strings.EqualFold(name, ChildColumn) && t.Parent != nil:
+	case strings.EqualFold(name, ChildColumn) && parent != "":
 		return childField, nil
 	}
 	if i, ok := t.ColumnByName(name); ok && t.Columns[i].Index {
 		return i, nil
 	}
-	return 0, &UnknownFieldError{Table: t.Name, Field: name, Allowed: t.Fields()}
+	allowed := t.Fields()
+	if parent == "" {
+		allowed = slices.DeleteFunc(allowed, func(f string) bool { return f == ChildColumn })
+	}
+	return 0, &UnknownFieldError{Table: t.Name, Field: name, Allowed: allowed}
 }
 
-// Fields lists what the table can be filtered and ordered by.
+// Fields lists what the table can be filtered and ordered by; the child key
+// only among the children of one parent.
 func (t *Table) Fields() []string {
 	fields := t.keyColumns()
 	for i := range t.Columns {
@@ -138,6 +160,7 @@ type compiler struct {
 	t          *Table
 	physical   string
 	epoch      int64
+	parent     string
 	conditions []condition
 	terms      []term
 	args       []any // so far
@@ -177,10 +200,7 @@ func (c *compiler) equal(name string, column *Column, value any) {
 }
 
 func (c *compiler) where(w Cond) error {
-	i, err := c.t.field(w.Column, keyField)
-	if err == nil && w.Column == "" {
-		err = &UnknownFieldError{Table: c.t.Name, Allowed: c.t.Fields()}
-	}
+	i, err := c.t.field(w.Column, c.parent)
 	if err != nil {
 		return err
 	}
@@ -226,13 +246,10 @@ func (c *compiler) orderBy(order int, desc, parent bool) {
 		column := &c.t.Columns[order]
 		c.terms = append(c.terms, term{c.d.orderBy(column), column, column.Nullable, desc})
 	}
-	if order == childField {
-		c.terms = append(c.terms, term{ChildColumn, nil, false, desc})
-	}
 	if !parent {
 		c.terms = append(c.terms, term{KeyColumn, nil, false, desc})
 	}
-	if c.t.Parent != nil && order != childField {
+	if c.t.Parent != nil {
 		c.terms = append(c.terms, term{ChildColumn, nil, false, desc})
 	}
 }

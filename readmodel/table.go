@@ -16,7 +16,7 @@ const (
 	ColumnsMax     = 100
 	ShortTextsMax  = 60  // columns of text with a max of up to IndexedTextMax
 	IndexedTextMax = 255 // largest max of an indexed text, in UTF-16 units
-	TextMaxMax     = 1 << 24
+	TextMaxMax     = 1 << 20
 )
 
 // Table is a declared table, validated and resolved. It is immutable.
@@ -37,7 +37,7 @@ type Table struct {
 type Column struct {
 	Name      string
 	Kind      Kind
-	Max       int // of text in UTF-16 units, of bytes in bytes; 0: no limit
+	Max       int // of text, in UTF-16 units; 0: no limit
 	Precision int // of a decimal
 	Scale     int // of a decimal
 	Index     bool
@@ -151,7 +151,7 @@ func (r *resolver) column(t *Table, c *Column, d *abi.Column) {
 	problems := len(r.problems)
 	r.size(t, c)
 	if len(r.problems) == problems {
-		r.defaultValue(t, c, d.Default)
+		r.defaultValue(t, c, d)
 	}
 }
 
@@ -159,8 +159,8 @@ func (r *resolver) column(t *Table, c *Column, d *abi.Column) {
 // can have an index.
 func (r *resolver) size(t *Table, c *Column) {
 	switch {
-	case c.Max != 0 && c.Kind != Text && c.Kind != Bytes:
-		r.problem(t, c, "max is for text and bytes, not for %s", c.Kind)
+	case c.Max != 0 && c.Kind != Text:
+		r.problem(t, c, "max is for text, not for %s", c.Kind)
 	case c.Max < 0 || c.Max > TextMaxMax:
 		r.problem(t, c, "max is 1 to %d, or left out", TextMaxMax)
 	}
@@ -180,31 +180,30 @@ func (r *resolver) size(t *Table, c *Column) {
 	}
 }
 
-func (r *resolver) defaultValue(t *Table, c *Column, raw abi.RawJSON) {
+func (r *resolver) defaultValue(t *Table, c *Column, d *abi.Column) {
+	raw := d.Default
 	if len(raw) > 0 && c.From != "" {
 		r.problem(t, c, "a column with \"from\" has no default")
 		return
 	}
-	value := []byte{byte(abi.TagNull)}
-	if len(raw) > 0 {
-		if !validJSON(raw) {
-			r.problem(t, c, "the default is not valid JSON")
-			return
-		}
-		var reason string
-		if value, reason = c.appendJSONValue(nil, pointer(nil).find(raw)); reason != "" {
-			r.problem(t, c, "default: %s", reason)
-			return
-		}
-	}
-	if value[0] == byte(abi.TagNull) {
+	if len(raw) == 0 {
 		if c.Nullable {
-			c.absent = value
+			c.absent = []byte{byte(abi.TagNull)}
 		}
 		return
 	}
+	v, ok := d.DefaultValue()
+	if !ok {
+		r.problem(t, c, "the default is no value of the column: leave it out, or give one that fits %s", c.describe())
+		return
+	}
+	value, reason := c.appendCanonical(nil, &v)
+	if reason != "" {
+		r.problem(t, c, "default: %s", reason)
+		return
+	}
 	c.absent = value
-	v, _, _ := readValue(value)
+	v, _, _ = readValue(value)
 	c.Default = &v
 }
 
