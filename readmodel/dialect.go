@@ -39,10 +39,11 @@ type Dialect struct {
 	nonclustered          bool   // primary keys of child tables
 	uniqueNulls           bool   // a unique index needs WHERE to allow many nulls
 	limit                 func(query string, n int) string
-	textEquals            func(column, placeholder string) string // nil: plain equality
-	affinity              func(declared string) string            // reduces a declared type before comparing
-	collations            []string                                // that compare by code point, lower-cased; more than ours
-	booleans              bool                                    // a bool argument is a bool, not 0 or 1
+	cast                  func(c *Column, mark string) string // an argument to compare with column c (nil: the key); nil: as it is
+	padsText              bool                                // equality ignores trailing spaces
+	affinity              func(declared string) string        // reduces a declared type before comparing
+	collations            []string                            // that compare by code point, lower-cased; more than ours
+	booleans              bool                                // a bool argument is a bool, not 0 or 1
 }
 
 // columnType says how an engine holds a kind. In ddl and long, {max}, {bytes}
@@ -122,6 +123,15 @@ func (d *Dialect) orderBy(c *Column) string {
 		return sortPrefix + c.Name
 	}
 	return c.Name
+}
+
+// compared is a placeholder in the type of what it is compared with: column c,
+// or the key if c is nil.
+func (d *Dialect) compared(c *Column, mark string) string {
+	if d.cast == nil {
+		return mark
+	}
+	return d.cast(c, mark)
 }
 
 func questionMark(int) string { return "?" }

@@ -1,5 +1,7 @@
 package readmodel
 
+import "fmt"
+
 // MySQL is the dialect of MySQL 8.0.17 and later, MariaDB that of MariaDB 10.5
 // and later. They differ in the name of the collation that compares by code
 // point and does not ignore trailing spaces. Longer text than an index takes is
@@ -45,5 +47,12 @@ func mysqlDialect(name, collation string) *Dialect {
 		dropView:   "DROP VIEW IF EXISTS ",
 		limit:      limitBehind,
 		booleans:   true,
+		cast: func(c *Column, mark string) string {
+			if c == nil || c.Kind != Decimal {
+				return mark
+			}
+			// A decimal is compared with text as a float: not exactly.
+			return fmt.Sprintf("CAST(%s AS DECIMAL(%d,%d))", mark, c.Precision, c.Scale)
+		},
 	}
 }

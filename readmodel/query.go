@@ -191,11 +191,12 @@ func (c *compiler) equal(name string, column *Column, value any) {
 	switch {
 	case value == nil:
 		c.conditions = append(c.conditions, condition{sql: quoted + " IS NULL"})
-	case column != nil && column.Kind == Text && c.d.textEquals != nil:
+	case column != nil && column.Kind == Text && c.d.padsText:
+		m := c.d.compared(column, mark)
 		c.conditions = append(c.conditions, condition{
-			sql: c.d.textEquals(quoted, c.d.cast(column, mark)), args: []any{value, value}})
+			sql: quoted + " = " + m + " AND DATALENGTH(" + quoted + ") = DATALENGTH(" + m + ")", args: []any{value, value}})
 	default:
-		c.conditions = append(c.conditions, condition{sql: quoted + " = " + mark, args: []any{value}})
+		c.conditions = append(c.conditions, condition{sql: quoted + " = " + c.d.compared(column, mark), args: []any{value}})
 	}
 }
 
@@ -288,7 +289,7 @@ func (c *compiler) same(t *term, value any) condition {
 	if value == nil {
 		return condition{sql: c.d.Quote(t.name) + " IS NULL"}
 	}
-	return condition{c.d.Quote(t.name) + " = " + c.cast(t), []any{value}}
+	return condition{c.d.Quote(t.name) + " = " + c.d.compared(t.column, mark), []any{value}}
 }
 
 func (c *compiler) greater(t *term, value any) condition {
@@ -296,14 +297,7 @@ func (c *compiler) greater(t *term, value any) condition {
 	if t.desc {
 		sign = " < "
 	}
-	return condition{c.d.Quote(t.name) + sign + c.cast(t), []any{value}}
-}
-
-func (c *compiler) cast(t *term) string {
-	if t.column == nil {
-		return mark
-	}
-	return c.d.cast(t.column, mark)
+	return condition{c.d.Quote(t.name) + sign + c.d.compared(t.column, mark), []any{value}}
 }
 
 // compile puts the query together: one SELECT if one section is all, else the

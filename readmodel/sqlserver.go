@@ -1,6 +1,7 @@
 package readmodel
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -50,9 +51,24 @@ var SQLServer = &Dialect{
 	limit: func(query string, n int) string {
 		return strings.Replace(query, "SELECT ", "SELECT TOP ("+strconv.Itoa(n)+") ", 1)
 	},
-	textEquals: func(column, placeholder string) string {
-		// Equality alone would ignore trailing spaces.
-		return column + " = " + placeholder + " AND DATALENGTH(" + column + ") = DATALENGTH(" + placeholder + ")"
-	},
+	cast:     sqlServerCast,
+	padsText: true,
 	booleans: true,
+}
+
+// sqlServerCast makes an argument, which the driver sends as nvarchar, the type
+// of the column: otherwise the column would be converted, and its index would
+// not be used.
+func sqlServerCast(c *Column, mark string) string {
+	switch {
+	case c == nil:
+		return "CAST(" + mark + utf8Collation + " AS VARCHAR(1020))"
+	case c.Kind == Text:
+		return "CAST(" + mark + utf8Collation + " AS VARCHAR(" + strconv.Itoa(utf8Bytes(c.Max)) + "))"
+	case c.Kind == UUID:
+		return "CAST(" + mark + " COLLATE Latin1_General_100_BIN2 AS CHAR(36))"
+	case c.Kind == Decimal:
+		return fmt.Sprintf("CAST(%s AS DECIMAL(%d,%d))", mark, c.Precision, c.Scale)
+	}
+	return mark
 }

@@ -1,7 +1,6 @@
 package readmodel
 
 import (
-	"strconv"
 	"strings"
 	"unsafe"
 
@@ -58,8 +57,8 @@ func (d *Dialect) Statements(physical string, t *Table) *Statements {
 	s.Get = from + byKey + " AND " + s.current(n+1)
 	if t.Parent != nil {
 		key, child := d.Quote(KeyColumn), d.Quote(ChildColumn)
-		s.DeleteChildren = "DELETE FROM " + d.Quote(physical) + " WHERE " + key + " = " + d.placeholder(1)
-		s.List = d.limitParameter(from+key+" = "+d.placeholder(1)+" AND "+child+" > "+d.placeholder(2)+
+		s.DeleteChildren = "DELETE FROM " + d.Quote(physical) + " WHERE " + key + " = " + d.keyMark(1)
+		s.List = d.limitParameter(from+key+" = "+d.keyMark(1)+" AND "+child+" > "+d.keyMark(2)+
 			" AND "+s.current(3)+" ORDER BY "+child, 4)
 	}
 	return s
@@ -99,7 +98,7 @@ func (s *Statements) byKey(n int) string {
 	d := s.Dialect
 	conditions := make([]string, 0, 2)
 	for i, name := range s.Table.keyColumns() {
-		conditions = append(conditions, d.Quote(name)+" = "+d.placeholder(n+i))
+		conditions = append(conditions, d.Quote(name)+" = "+d.keyMark(n+i))
 	}
 	return strings.Join(conditions, " AND ")
 }
@@ -114,6 +113,9 @@ func (d *Dialect) current(placeholder string, epoch int64) condition {
 func (s *Statements) current(n int) string {
 	return s.Dialect.current(s.Dialect.placeholder(n), 0).sql
 }
+
+// keyMark is the n-th placeholder where a key is compared with it.
+func (d *Dialect) keyMark(n int) string { return d.compared(nil, d.placeholder(n)) }
 
 func (s *Statements) placeholders(n int) string {
 	marks := make([]string, n)
@@ -188,7 +190,7 @@ func (s *Statements) SelectKeys(size int) string {
 			if i > 0 {
 				b.WriteString(", ")
 			}
-			b.WriteString(d.placeholder(n))
+			b.WriteString(d.keyMark(n))
 			n++
 		}
 		b.WriteString(")")
@@ -300,13 +302,4 @@ func (d *Dialect) argument(encoded []byte) any {
 		return string(appendUUID(buf[:0], v.B))
 	}
 	return nil
-}
-
-// cast makes a text argument of SQL Server's nvarchar a varchar in UTF-8:
-// compared as it is, the column would be converted and its index not used.
-func (d *Dialect) cast(c *Column, placeholder string) string {
-	if d.textEquals == nil || c.Kind != Text {
-		return placeholder
-	}
-	return "CAST(" + placeholder + utf8Collation + " AS VARCHAR(" + strconv.Itoa(utf8Bytes(c.Max)) + "))"
 }
