@@ -61,10 +61,6 @@ func codeText(c abi.Status) string {
 	}
 }
 
-func deterministic(c abi.Status) bool {
-	return c != abi.StatusRetry && c != abi.CodeDeadline && c != abi.CodeDatabase
-}
-
 // RejectError is a module that is not admitted, with every reason that could
 // be found.
 type RejectError struct {
