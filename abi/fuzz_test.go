@@ -16,21 +16,27 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// seedHex adds every golden message of a file, found by the names of its
-// members.
-func seedHex(f *testing.F, file string, members ...string) {
+// goldenBytes gives every message of a file, found by the names of its members.
+func goldenBytes(t testing.TB, file string, members ...string) (messages [][]byte) {
 	b, err := os.ReadFile(filepath.Join("testdata", file))
-	require.NoError(f, err)
+	require.NoError(t, err)
 	var vectors []map[string]json.RawMessage
-	require.NoError(f, json.Unmarshal(b, &vectors))
+	require.NoError(t, json.Unmarshal(b, &vectors))
 	for _, v := range vectors {
 		for _, m := range members {
 			var s string
-			require.NoError(f, json.Unmarshal(v[m], &s))
+			require.NoError(t, json.Unmarshal(v[m], &s))
 			b, err := hex.DecodeString(s)
-			require.NoError(f, err)
-			f.Add(b)
+			require.NoError(t, err)
+			messages = append(messages, b)
 		}
+	}
+	return messages
+}
+
+func seedHex(f *testing.F, file string, members ...string) {
+	for _, b := range goldenBytes(f, file, members...) {
+		f.Add(b)
 	}
 }
 

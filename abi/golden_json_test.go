@@ -3,6 +3,7 @@ package abi
 import (
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -415,4 +416,52 @@ func decode(message string, b []byte, tables []shapeVector) error {
 		return ReadChildren(b, func(_, _ []byte) error { return nil })
 	}
 	panic(message)
+}
+
+// TestDecodersStayInsideTheirInput gives each decoder a part of a message,
+// with the rest, and then garbage, right behind it in the same array. Nothing
+// of that may show.
+func TestDecodersStayInsideTheirInput(t *testing.T) {
+	tables := []shapeVector{{}, {Child: true}, {Free: true}, {Free: true, Child: true}}
+	for message, source := range map[string][2]string{
+		"frame": {"frames.json", "hex"}, "value": {"values.json", "hex"}, "row": {"rows.json", "hex"},
+		"ops": {"ops.json", "hex"}, "keys": {"keys.json", "hex"}, "get_many": {"get_many.json", "request_hex"},
+		"found": {"get_many.json", "answer_hex"}, "children": {"list.json", "hex"},
+	} {
+		for _, whole := range goldenBytes(t, source[0], source[1]) {
+			require.NoError(t, decode(message, whole, tables))
+			for n := range whole {
+				alone := decode(message, append([]byte(nil), whole[:n]...), tables)
+				require.Equal(t, alone, decode(message, whole[:n], tables), "%s, %d of %d bytes", message, n, len(whole))
+				if n > 0 && message != "value" {
+					require.ErrorIs(t, alone, ErrMalformed, "%s, %d of %d bytes", message, n, len(whole))
+				}
+			}
+		}
+	}
+}
+
+// TestCountsAreBelievedOnlyIfTheyFit: callers make room by them.
+func TestCountsAreBelievedOnlyIfTheyFit(t *testing.T) {
+	frame := AppendFrame(nil, 0, sampleEntries(2))
+	PutCount(frame[12:], 1<<31)
+	_, err := ParseFrame(frame)
+	require.ErrorIs(t, err, ErrMalformed)
+	r := ReadOps([]byte{0xff, 0xff, 0xff, 0x7f, 19}, plainTable)
+	require.Zero(t, r.Len())
+	_, err = r.Next(&Op{})
+	require.ErrorIs(t, err, ErrMalformed)
+}
+
+// TestErrorsOfCallbacksComeBack as they are, and at once.
+func TestErrorsOfCallbacksComeBack(t *testing.T) {
+	stop := errors.New("stop")
+	calls := 0
+	each := func([]byte) error { calls++; return stop }
+	require.Equal(t, stop, ReadKeys(AppendKeys(nil, "a", "b"), each))
+	require.Equal(t, stop, ReadGetMany(AppendGetMany(nil, make([]GetKey, 2)), plainTable, func(uint16, []byte) error { return each(nil) }))
+	require.Equal(t, stop, ReadFound(AppendFound(AppendFound(AppendCount(nil, 2), nil), nil), func(int, []byte) error { return each(nil) }))
+	row := AppendRow(nil, nil)
+	require.Equal(t, stop, ReadChildren(AppendChild(AppendChild(AppendCount(nil, 2), "a", row), "b", row), func(_, _ []byte) error { return each(nil) }))
+	require.Equal(t, 4, calls)
 }

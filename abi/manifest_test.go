@@ -87,6 +87,49 @@ func TestHugeManifestIsRefusedCheaply(t *testing.T) {
 	}
 }
 
+func TestManifestIsBoundedInAll(t *testing.T) {
+	table := `{"columns":[` + strings.Repeat(`{},`, 70) + `{}]}`
+	consumer := `{"tables":[` + strings.Repeat(table+",", 63) + table + `]}`
+	doc := `{"consumers":[` + strings.Repeat(consumer+",", 62) + consumer + `]}`
+	require.Less(t, len(doc), MaxManifest)
+	_, err := ParseManifest([]byte(doc))
+	require.EqualError(t, err, "manifest: it has more than 65536 members and elements in all")
+
+	// And where few entries make many problems, they are not all kept.
+	_, err = ParseManifest([]byte(`{"consumers":[{"tables":[` + strings.Repeat(table+",", 63) + table + `]}]}`))
+	var problems *ManifestError
+	require.ErrorAs(t, err, &problems)
+	require.Len(t, problems.Problems, 1001)
+	require.Equal(t, "there are more problems than these 1000", problems.Problems[1000])
+}
+
+func TestConsumerMatch(t *testing.T) {
+	c := Consumer{Inputs: []Input{
+		{Topic: "events", AggregateTypes: []string{"order", "cart"}, Types: []string{"A", "B"}},
+		{Topic: "events", AggregateTypes: []string{"order"}, Types: []string{"B", "C"}},
+		{Topic: "events", AggregateTypes: []string{"loan"}, Types: []string{"*"}},
+		{Topic: "capture", Types: []string{"A", "*x"}},
+	}}
+	for _, tt := range []struct {
+		topic, aggregate, typ string
+		input, index          uint16
+		ok                    bool
+	}{
+		{"events", "cart", "B", 0, 1, true},
+		{"events", "order", "B", 0, 1, true},
+		{"events", "order", "C", 1, 1, true},
+		{"events", "cart", "C", 0, 0, false},
+		{"events", "loan", "anything", 2, TypeByName, true},
+		{"capture", "whatever", "A", 3, 0, true},
+		{"capture", "whatever", "B", 0, 0, false},
+		{"other", "order", "A", 0, 0, false},
+	} {
+		input, index, ok := c.Match(tt.topic, tt.aggregate, tt.typ)
+		require.Equal(t, tt.ok, ok, "%+v", tt)
+		require.Equal(t, [2]uint16{tt.input, tt.index}, [2]uint16{input, index}, "%+v", tt)
+	}
+}
+
 func TestManifestMarshalsAsItIsWritten(t *testing.T) {
 	m, err := ParseManifest([]byte(loansManifest))
 	require.NoError(t, err)
