@@ -30,6 +30,7 @@ type Table struct {
 	Columns   []Column
 	Unique    bool // some column is unique
 
+	decl  abi.Table
 	empty []byte // a row of nulls and defaults; nil if some column needs a value
 }
 
@@ -87,7 +88,7 @@ func (r *resolver) problem(t *Table, c *Column, format string, args ...any) {
 }
 
 func (r *resolver) table(i int, d *abi.Table) {
-	t := &Table{Name: d.Name, Index: uint16(i), Free: d.Free}
+	t := &Table{Name: d.Name, Index: uint16(i), Free: d.Free, decl: *d}
 	r.tables[i] = t
 	if reason := checkTableName(d.Name); reason != "" {
 		r.problem(t, nil, "%s", reason)
