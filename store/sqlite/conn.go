@@ -142,7 +142,11 @@ func (c *conn) query(ctx context.Context, text string, args ...driver.Value) (*r
 	if err != nil {
 		return nil, err
 	}
-	dr, err := s.ds.QueryContext(ctx, c.bind(args))
+	return s.query(ctx, c.bind(args))
+}
+
+func (s *stmt) query(ctx context.Context, args []driver.NamedValue) (*rows, error) {
+	dr, err := s.ds.QueryContext(ctx, args)
 	if err != nil {
 		return nil, err
 	}

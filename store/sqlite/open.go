@@ -53,7 +53,6 @@ func newStore(opt Options) (*Store, error) {
 	opt.MaxEvent = cmp.Or(opt.MaxEvent, store.DefaultMaxEvent)
 	opt.Readers = cmp.Or(opt.Readers, 8)
 	opt.BusyFor = cmp.Or(opt.BusyFor, 5*time.Second)
-	opt.InstanceTTL = cmp.Or(opt.InstanceTTL, 15*time.Second)
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}
@@ -83,6 +82,9 @@ func (s *Store) start(ctx context.Context) (_ *Store, err error) {
 		return nil, err
 	}
 	if err := s.freeze(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.buryInstances(ctx); err != nil {
 		return nil, err
 	}
 	return s, nil

@@ -18,6 +18,8 @@ type queries struct {
 	pagePart     string
 	snapshot     string
 	saveSnapshot string
+
+	consumerQueries
 }
 
 // eventColumns in the order scanEvent reads. JSON is stored as TEXT; the CAST
@@ -32,6 +34,8 @@ const insertEventSQL = `INSERT INTO {{events}} (position, id, aggregate_type, ag
 
 func newQueries(n *naming) queries {
 	return queries{
+		consumerQueries: newConsumerQueries(n),
+
 		topic:       n.sql(`SELECT name, kind, topic_start, end_position, high_water_mark FROM {{topics}} WHERE name = ?`),
 		topics:      n.sql(`SELECT name, kind, topic_start, end_position, high_water_mark FROM {{topics}} ORDER BY name`),
 		end:         n.sql(`SELECT end_position FROM {{topics}} WHERE name = 'events'`),

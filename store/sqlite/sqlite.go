@@ -34,9 +34,6 @@ type Options struct {
 	Readers int
 	// BusyFor is how long a write waits for another process's lock. 0: 5 s.
 	BusyFor time.Duration
-	// InstanceTTL is how long an instance that does not heartbeat counts as
-	// live. 0: 15 s.
-	InstanceTTL time.Duration
 	// Now is the clock. nil: time.Now.
 	Now func() time.Time
 }
@@ -54,6 +51,8 @@ type Store struct {
 	incarnation atomic.Uint64
 	wakes       wakes
 	seenEnd     sync.Map // topic → *atomic.Int64, see ReadPage
+	builds      sync.Map // build → []*readmodel.Table
+	plans       sync.Map // physical table → *tablePlan
 
 	closeOnce sync.Once
 	closeErr  error

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"path/filepath"
 	"testing"
 
@@ -10,22 +11,14 @@ import (
 	"github.com/projhost/projhost/store/storetest"
 )
 
-// roles stands in for those of the store's roles that are not built yet.
-type roles struct {
-	*Store
-	store.Consumers
-	store.Leases
-	store.Batches
-	store.ReadModels
-}
-
 func TestStore(t *testing.T) {
 	dir := t.TempDir()
 	storetest.Run(t, func(t testing.TB, cfg storetest.Config) store.Store {
 		s, err := Open(t.Context(), Options{
-			Path: filepath.Join(dir, cfg.Database+".db"), TablePrefix: "ph_", Partitions: cfg.Partitions, MaxEvent: cfg.MaxEvent,
+			Path: filepath.Join(dir, cfg.Database+".db"), TablePrefix: cmp.Or(cfg.TablePrefix, "ph_"), ReadModelPrefix: cfg.ReadModelPrefix,
+			Partitions: cfg.Partitions, MaxEvent: cfg.MaxEvent,
 		})
 		require.NoError(t, err)
-		return roles{Store: s}
+		return s
 	})
 }

@@ -28,6 +28,9 @@ type Config struct {
 	// Partitions is N, MaxEvent the bound of an event's size; 0: the default.
 	Partitions int
 	MaxEvent   int
+	// TablePrefix and ReadModelPrefix of table names; "": "ph_" and none.
+	TablePrefix     string
+	ReadModelPrefix string
 }
 
 // Open opens a database for a test, which closes it. What the database needs
@@ -56,6 +59,12 @@ func groups() []group {
 		{"Snapshot", snapshotCases},
 		{"Read", readCases},
 		{"Store", storeCases},
+		{"Consumer", consumerCases},
+		{"Lease", leaseCases},
+		{"Apply", applyCases},
+		{"Settle", settleCases},
+		{"Value", valueCases},
+		{"ReadModel", readModelCases},
 	}
 }
 

@@ -22,13 +22,15 @@ CREATE TABLE {{consumers}} (
 ) STRICT, WITHOUT ROWID;
 
 -- AUTOINCREMENT: the number is part of table names, and those are never used
--- again.
+-- again. tables is their declaration in JSON, so that rows can be read without
+-- the module.
 CREATE TABLE {{builds}} (
     id            INTEGER PRIMARY KEY AUTOINCREMENT,
     consumer_type TEXT    NOT NULL,
     consumer_name TEXT    NOT NULL,
     created_us    INTEGER NOT NULL,
-    digest        TEXT    NOT NULL
+    digest        TEXT    NOT NULL,
+    tables        TEXT    NOT NULL
 ) STRICT;
 
 CREATE INDEX {{builds_consumer}} ON {{builds}} (consumer_type, consumer_name);

@@ -1,0 +1,184 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"strconv"
+
+	lib "modernc.org/sqlite/lib"
+
+	"github.com/projhost/projhost/store"
+)
+
+// Apply implements [store.Batches].
+//
+// Promise: rows and checkpoints of a batch commit together or not at all (P1),
+// and only under the leases it was read with (P2).
+func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
+	if err := checkBatch(b); err != nil {
+		return err
+	}
+	if b.Incarnation != s.Incarnation() {
+		return store.ErrIncarnation
+	}
+	rows := len(b.Checkpoints)
+	for i := range b.Tables {
+		rows += len(b.Tables[i].Writes)
+	}
+	return s.write(ctx, "apply", rows, func(tx *tx) error {
+		// Asked again: while this call waited, another may have lost the
+		// connection and with it what the batch was read from.
+		if b.Incarnation != s.Incarnation() {
+			return store.ErrIncarnation
+		}
+		// SQLite has one lock, so the guards can all come first: a batch that
+		// is out of date never reaches the point where its data could be
+		// refused, which would be held against a message.
+		if err := s.guardLeases(tx, b); err != nil {
+			return err
+		}
+		if err := s.moveCheckpoints(tx, b); err != nil {
+			return err
+		}
+		return s.writeRows(tx, b.Tables)
+	})
+}
+
+// checkBatch refuses what no lane in its right mind sends, before any SQL.
+func checkBatch(b *store.Batch) error {
+	l := 0
+	for i, lease := range b.Leases {
+		if lease.Build != b.Build || i > 0 && lease.Partition <= b.Leases[i-1].Partition {
+			return fmt.Errorf("apply %s: leases are not of build %d, each partition once, in order", b.Consumer, b.Build)
+		}
+	}
+	for i, c := range b.Checkpoints {
+		if c.To <= c.From {
+			return fmt.Errorf("apply %s: checkpoint of %s, partition %d goes from %d to %d", b.Consumer, c.Topic, c.Partition, c.From, c.To)
+		}
+		if i > 0 {
+			p := b.Checkpoints[i-1]
+			if c.Topic < p.Topic || c.Topic == p.Topic && c.Partition <= p.Partition {
+				return fmt.Errorf("apply %s: checkpoints are not in order of topic and partition", b.Consumer)
+			}
+			if c.Topic != p.Topic {
+				l = 0
+			}
+		}
+		for l < len(b.Leases) && b.Leases[l].Partition < c.Partition {
+			l++
+		}
+		if l == len(b.Leases) || b.Leases[l].Partition != c.Partition {
+			return fmt.Errorf("apply %s: no lease covers the checkpoint of %s, partition %d", b.Consumer, c.Topic, c.Partition)
+		}
+	}
+	for i := range b.Tables {
+		w := &b.Tables[i]
+		if len(w.DeleteChildrenOf) > 0 && w.Table.Table.Parent == nil {
+			return fmt.Errorf("apply %s: table %s is no child table and has no children to delete", b.Consumer, w.Table.Physical)
+		}
+		if r := &w.Table; r.Build != b.Build || r.Epoch != b.Epoch {
+			return fmt.Errorf("apply %s: table %s is of build %d, epoch %d, the batch of %d, %d", b.Consumer, r.Physical, r.Build, r.Epoch, b.Build, b.Epoch)
+		}
+	}
+	return nil
+}
+
+// guard runs a statement that cannot be evaluated when what the batch relies on
+// is gone. Which guard it was is told by which statement failed, never by text.
+func guard(tx *tx, broken error, text string, args ...driver.Value) error {
+	_, err := tx.exec(text, args...)
+	if isPlainError(err) {
+		return broken
+	}
+	return err
+}
+
+func (s *Store) guardLeases(tx *tx, b *store.Batch) error {
+	return guard(tx, store.ErrFenced, s.q.guardLeases, int64(len(b.Leases)), leaseList(b.Leases), b.Build, b.InstanceID)
+}
+
+// leaseList is a JSON array of [partition, generation] for json_each.
+func leaseList(leases []store.Lease) string {
+	list := make([]byte, 0, 2+12*len(leases))
+	list = append(list, '[')
+	for i, l := range leases {
+		if i > 0 {
+			list = append(list, ',')
+		}
+		list = append(list, '[')
+		list = strconv.AppendInt(list, int64(l.Partition), 10)
+		list = append(list, ',')
+		list = strconv.AppendInt(list, l.Generation, 10)
+		list = append(list, ']')
+	}
+	return string(append(list, ']'))
+}
+
+// moveCheckpoints moves each by compare-and-set. One statement a checkpoint is
+// twice as fast as one for all of them.
+func (s *Store) moveCheckpoints(tx *tx, b *store.Batch) error {
+	if len(b.Checkpoints) == 0 {
+		return nil
+	}
+	before, err := tx.queryInt(context.Background(), s.q.totalChanges)
+	if err != nil {
+		return err
+	}
+	for _, c := range b.Checkpoints {
+		_, err := tx.exec(s.q.moveCheckpt, c.From, b.Epoch, c.To, c.To, b.Build, c.Topic, int64(c.Partition))
+		if code(err) == lib.SQLITE_CONSTRAINT_NOTNULL {
+			return store.ErrCheckpointMoved
+		}
+		if err != nil {
+			return err
+		}
+	}
+	// A checkpoint that does not exist changed no row.
+	return guard(tx, store.ErrCheckpointMoved, s.q.guardChanges, before+int64(len(b.Checkpoints)))
+}
+
+// Settle implements [store.Batches].
+func (s *Store) Settle(ctx context.Context, b *store.Batch) (outcome store.Outcome, err error) {
+	if err := checkBatch(b); err != nil {
+		return store.OutcomeLost, err
+	}
+	err = s.write(ctx, "settle", len(b.Checkpoints), func(tx *tx) error {
+		outcome = store.OutcomeLost
+		switch err := s.guardLeases(tx, b); err {
+		case nil:
+		case store.ErrFenced:
+			return nil
+		default:
+			return err
+		}
+		from, to := 0, 0
+		for _, c := range b.Checkpoints {
+			row, err := tx.queryRow(context.Background(), s.q.checkpoint, b.Build, c.Topic, int64(c.Partition))
+			if err != nil {
+				return err
+			}
+			switch {
+			case row == nil || row[1] != b.Epoch:
+				return nil
+			case row[0] == c.From:
+				from++
+			case row[0] == c.To:
+				to++
+			}
+		}
+		switch n := len(b.Checkpoints); {
+		case n == 0: // nothing tells
+		case to == n:
+			outcome = store.OutcomeCommitted
+		case from == n:
+			outcome = store.OutcomeNotCommitted
+		}
+		return nil
+	})
+	if err != nil {
+		return store.OutcomeLost, err
+	}
+	return outcome, nil
+}

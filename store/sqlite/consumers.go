@@ -1,0 +1,301 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/projhost/projhost/readmodel"
+	"github.com/projhost/projhost/store"
+)
+
+// subscribeRows makes a Subscribe wait for a transaction of its own: it creates
+// tables, and nobody's append should share that.
+const subscribeRows = groupRowsMax + 1
+
+// Subscribe implements [store.Consumers].
+func (s *Store) Subscribe(ctx context.Context, d store.Declaration) (consumer store.Consumer, err error) {
+	if err := checkDeclaration(&d); err != nil {
+		return consumer, fmt.Errorf("subscribe %s: %w", d.ID, err)
+	}
+	err = s.write(ctx, "subscribe "+d.ID.String(), subscribeRows, func(tx *tx) error {
+		known, err := s.loadConsumer(ctx, tx.conn, d.ID)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			consumer, err = s.create(tx, &d)
+		case err == nil:
+			consumer, err = s.resume(tx, &d, known)
+		}
+		if err != nil {
+			return err
+		}
+		tx.afterCommit(func() { s.builds.Store(consumer.Build, d.Tables) })
+		return nil
+	})
+	if err != nil {
+		return store.Consumer{}, err
+	}
+	return consumer, nil
+}
+
+func checkDeclaration(d *store.Declaration) error {
+	for what, name := range map[string]string{"type": d.ID.Type, "name": d.ID.Name} {
+		if err := readmodel.CheckKey(name); err != nil {
+			return &store.InvalidError{Code: "bad_request", Index: -1, Reason: fmt.Sprintf("%s of the consumer: %v", what, err)}
+		}
+	}
+	if len(d.Topics) == 0 {
+		return &store.InvalidError{Code: "bad_request", Index: -1, Reason: "a consumer needs an input topic"}
+	}
+	for i, topic := range d.Topics {
+		if slices.Contains(d.Topics[:i], topic) {
+			return &store.InvalidError{Code: "bad_request", Index: -1, Reason: fmt.Sprintf("topic %q is given twice", topic)}
+		}
+	}
+	return nil
+}
+
+// create records a consumer at its first start.
+func (s *Store) create(tx *tx, d *store.Declaration) (store.Consumer, error) {
+	ctx := context.Background()
+	var none store.Consumer
+	for _, topic := range d.Topics {
+		row, err := tx.queryRow(ctx, s.q.topic, topic)
+		if err != nil {
+			return none, err
+		}
+		if row == nil {
+			return none, fmt.Errorf("%s reads the topic %q: %w", d.ID, topic, store.ErrNotFound)
+		}
+	}
+	tables, err := readmodel.MarshalTables(d.Tables)
+	if err != nil {
+		return none, err
+	}
+	topics, err := json.Marshal(d.Topics)
+	if err != nil {
+		return none, err
+	}
+	now := s.nowUS()
+	build, err := tx.queryInt(ctx, s.q.insertBuild, d.ID.Type, d.ID.Name, now, d.Digest, string(tables))
+	if err != nil {
+		return none, err
+	}
+	f := d.Fingerprint
+	if _, err := tx.exec(s.q.insertConsumer, d.ID.Type, d.ID.Name, now, build, d.Plugin, d.Digest, string(topics),
+		int64(f.Version), f.Inputs, f.Keys, f.Tables, f.Logic); err != nil {
+		return none, err
+	}
+	n := int64(s.info.Partitions)
+	if _, err := tx.exec(s.q.insertOwnership, n, build); err != nil {
+		return none, err
+	}
+	for _, topic := range d.Topics {
+		if _, err := tx.exec(s.q.insertCheckpts, n, build, topic); err != nil {
+			return none, err
+		}
+	}
+	for _, t := range d.Tables {
+		if err := s.createTable(tx, d, t, build); err != nil {
+			return none, err
+		}
+	}
+	return store.Consumer{ID: d.ID, State: store.StateRunning, StateSinceUS: now, Build: build, Plugin: d.Plugin, Digest: d.Digest,
+		Topics: slices.Clone(d.Topics), Fingerprint: f, Tables: s.tableRefs(d.Tables, build, 0)}, nil
+}
+
+// resume finds a consumer at a later start. It creates nothing but views: a
+// table or a checkpoint that has gone was somebody's loss, and starting over
+// would hide it.
+func (s *Store) resume(tx *tx, d *store.Declaration, c store.Consumer) (store.Consumer, error) {
+	if changed := changedHashes(c.Fingerprint, d.Fingerprint); len(changed) > 0 {
+		return c, &store.DeclarationError{Consumer: d.ID, Changed: changed}
+	}
+	if err := s.checkBookkeeping(tx, c); err != nil {
+		return c, err
+	}
+	c.Tables = s.tableRefs(d.Tables, c.Build, c.Epoch)
+	for _, ref := range c.Tables {
+		if err := s.checkTable(tx, ref); err != nil {
+			return c, err
+		}
+	}
+	if c.Plugin != d.Plugin || c.Digest != d.Digest || c.Fingerprint.Logic != d.Fingerprint.Logic {
+		if _, err := tx.exec(s.q.updateLogic, d.Plugin, d.Digest, d.Fingerprint.Logic, d.ID.Type, d.ID.Name); err != nil {
+			return c, err
+		}
+		c.Plugin, c.Digest, c.Fingerprint.Logic = d.Plugin, d.Digest, d.Fingerprint.Logic
+	}
+	return c, nil
+}
+
+// changedHashes names what a declaration changed besides its logic.
+func changedHashes(stored, declared store.Fingerprint) (changed []string) {
+	differ := stored.Version != declared.Version // hashes of two versions do not compare
+	for _, h := range []struct{ name, a, b string }{
+		{"inputs", stored.Inputs, declared.Inputs},
+		{"keys", stored.Keys, declared.Keys},
+		{"tables", stored.Tables, declared.Tables},
+	} {
+		if differ || h.a != h.b {
+			changed = append(changed, h.name)
+		}
+	}
+	return changed
+}
+
+func (s *Store) checkBookkeeping(tx *tx, c store.Consumer) error {
+	for _, count := range []struct {
+		what, text string
+		want       int
+	}{
+		{"checkpoint", s.q.countCheckpts, len(c.Topics) * s.info.Partitions},
+		{"ownership", s.q.countOwnership, s.info.Partitions},
+	} {
+		n, err := tx.queryInt(context.Background(), count.text, c.Build)
+		if err != nil {
+			return err
+		}
+		if n != int64(count.want) {
+			return fmt.Errorf("%s has %d %s rows where %d belong: somebody deleted some; restore them from a backup, or rebuild the consumer", c.ID, n, count.what, count.want)
+		}
+	}
+	return nil
+}
+
+func (s *Store) tableRefs(tables []*readmodel.Table, build, epoch int64) []store.TableRef {
+	refs := make([]store.TableRef, len(tables))
+	for i, t := range tables {
+		refs[i] = store.TableRef{Table: t, Physical: readmodel.PhysicalName(s.opt.ReadModelPrefix, t.Name, build), Build: build, Epoch: epoch}
+	}
+	return refs
+}
+
+// loadConsumer reads a consumer with the tables of its live build.
+func (s *Store) loadConsumer(ctx context.Context, c *conn, id store.ConsumerID) (store.Consumer, error) {
+	list, err := s.loadConsumers(ctx, c, s.q.consumer, id.Type, id.Name)
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("consumer %s: %w", id, store.ErrNotFound)
+	}
+	if err != nil {
+		return store.Consumer{}, err
+	}
+	return list[0], nil
+}
+
+func (s *Store) loadConsumers(ctx context.Context, on *conn, text string, args ...driver.Value) (list []store.Consumer, err error) {
+	rows, err := on.query(ctx, text, args...)
+	if err != nil {
+		return nil, err
+	}
+	for rows.next() {
+		c := store.Consumer{
+			ID:           store.ConsumerID{Type: rows.text(0), Name: rows.text(1)},
+			State:        store.ConsumerState(rows.text(2)),
+			StateSinceUS: rows.int(3),
+			Epoch:        rows.int(5),
+			Build:        rows.int(6),
+			Plugin:       rows.text(7),
+			Digest:       rows.text(8),
+			Fingerprint: store.Fingerprint{Version: int(rows.int(10)), Inputs: rows.text(11), Keys: rows.text(12),
+				Tables: rows.text(13), Logic: rows.text(14)},
+		}
+		if rows.vals[4] != nil {
+			c.Halt = new(store.Halt)
+			err = errors.Join(err, json.Unmarshal([]byte(rows.text(4)), c.Halt))
+		}
+		err = errors.Join(err, json.Unmarshal([]byte(rows.text(9)), &c.Topics))
+		tables, e := s.buildTables(c.Build, rows.text(15))
+		err = errors.Join(err, e)
+		c.Tables = s.tableRefs(tables, c.Build, c.Epoch)
+		list = append(list, c)
+	}
+	if e := rows.close(); e != nil {
+		return nil, e
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the record of a consumer does not read: %w", err)
+	}
+	return list, nil
+}
+
+// buildTables gives the declaration of a build's tables, which never changes.
+func (s *Store) buildTables(build int64, text string) ([]*readmodel.Table, error) {
+	if tables, ok := s.builds.Load(build); ok {
+		return tables.([]*readmodel.Table), nil
+	}
+	tables, err := readmodel.UnmarshalTables([]byte(text))
+	if err != nil {
+		return nil, err
+	}
+	kept, _ := s.builds.LoadOrStore(build, tables)
+	return kept.([]*readmodel.Table), nil
+}
+
+// ListConsumers implements [store.Consumers].
+func (s *Store) ListConsumers(ctx context.Context) (list []store.Consumer, err error) {
+	err = s.read(ctx, "list consumers", func(c *conn) error {
+		list, err = s.loadConsumers(ctx, c, s.q.consumers)
+		return err
+	})
+	return list, err
+}
+
+// Consumer implements [store.Consumers].
+func (s *Store) Consumer(ctx context.Context, id store.ConsumerID) (consumer store.Consumer, err error) {
+	err = s.read(ctx, "read consumer", func(c *conn) error {
+		consumer, err = s.loadConsumer(ctx, c, id)
+		return err
+	})
+	return consumer, err
+}
+
+// Checkpoints implements [store.Consumers].
+func (s *Store) Checkpoints(ctx context.Context, build int64) (list []store.Checkpoint, err error) {
+	err = s.read(ctx, "read checkpoints", func(c *conn) error {
+		rows, err := c.query(ctx, s.q.checkpoints, build)
+		if err != nil {
+			return err
+		}
+		for rows.next() {
+			list = append(list, store.Checkpoint{Topic: c.intern(rows.text(0)), Partition: int(rows.int(1)), Position: rows.int(2),
+				Epoch: rows.int(3), EffectsThrough: rows.int(4)})
+		}
+		return rows.close()
+	})
+	return list, err
+}
+
+// Halt implements [store.Consumers].
+func (s *Store) Halt(ctx context.Context, id store.ConsumerID, lease store.Lease, h store.Halt) error {
+	return s.write(ctx, "halt "+id.String(), 1, func(tx *tx) error {
+		err := guard(tx, store.ErrFenced, s.q.guardHolder, lease.Build, int64(lease.Partition), lease.Generation, id.Type, id.Name)
+		if err != nil {
+			return err
+		}
+		h := h
+		now := s.nowUS()
+		if h.AtUS == 0 {
+			h.AtUS = now
+		}
+		text, err := json.Marshal(h)
+		if err != nil {
+			return err
+		}
+		_, err = tx.exec(s.q.halt, string(text), now, id.Type, id.Name)
+		return err
+	})
+}
+
+// ClearHalt implements [store.Consumers].
+func (s *Store) ClearHalt(ctx context.Context, id store.ConsumerID) (was bool, err error) {
+	err = s.write(ctx, "clear halt of "+id.String(), 1, func(tx *tx) error {
+		n, err := tx.exec(s.q.clearHalt, s.nowUS(), id.Type, id.Name)
+		was = n > 0
+		return err
+	})
+	return was, err
+}

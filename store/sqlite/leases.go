@@ -1,0 +1,115 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/projhost/projhost/store"
+)
+
+// Join implements [store.Leases].
+func (s *Store) Join(ctx context.Context, i store.Instance) error {
+	if i.ID == "" {
+		return errors.New("join: an instance needs an id")
+	}
+	return s.write(ctx, "join", 1, func(tx *tx) error {
+		now := s.nowUS()
+		// An instance of an embedded database ends with its process and needs
+		// no heartbeat until then, so it never expires.
+		_, err := tx.exec(s.q.joinInstance, i.ID, i.HostName, now, now, int64(math.MaxInt64))
+		return err
+	})
+}
+
+// buryInstances forgets the instances of earlier processes. The lock file is
+// ours, so none of them lives, and what they held can be claimed at once.
+func (s *Store) buryInstances(ctx context.Context) error {
+	return s.write(ctx, "forget instances that ended", 1, func(tx *tx) error {
+		_, err := tx.exec(s.q.dropInstances)
+		return err
+	})
+}
+
+// Leave implements [store.Leases].
+func (s *Store) Leave(ctx context.Context, instanceID string) error {
+	return s.write(ctx, "leave", 1, func(tx *tx) error {
+		if _, err := tx.exec(s.q.releaseAll, instanceID); err != nil {
+			return err
+		}
+		_, err := tx.exec(s.q.dropInstance, instanceID)
+		return err
+	})
+}
+
+// Claim implements [store.Leases].
+func (s *Store) Claim(ctx context.Context, instanceID string, build int64, partitions []int) (leases []store.Lease, err error) {
+	err = s.write(ctx, "claim", len(partitions), func(tx *tx) error {
+		leases = nil
+		joined, err := tx.queryInt(context.Background(), s.q.instance, instanceID)
+		if err != nil {
+			return err
+		}
+		if joined == 0 {
+			return fmt.Errorf("claim: instance %s: %w", instanceID, store.ErrNotFound)
+		}
+		// One statement for all: P2 needs every lease to have one holder at
+		// each generation, and the generation to rise at each claim, also of
+		// what this instance holds already.
+		rows, err := tx.query(context.Background(), s.q.claim, instanceID, build, intList(partitions), instanceID)
+		if err != nil {
+			return err
+		}
+		for rows.next() {
+			leases = append(leases, store.Lease{Build: build, Partition: int(rows.int(0)), Generation: rows.int(1)})
+		}
+		return rows.close()
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(leases, func(a, b store.Lease) int { return a.Partition - b.Partition })
+	return leases, nil
+}
+
+// intList is a JSON array for json_each.
+func intList(list []int) string {
+	b := []byte{'['}
+	for i, n := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, int64(n), 10)
+	}
+	return string(append(b, ']'))
+}
+
+// Release implements [store.Leases].
+func (s *Store) Release(ctx context.Context, instanceID string, leases []store.Lease) error {
+	return s.write(ctx, "release", len(leases), func(tx *tx) error {
+		for _, l := range leases {
+			if _, err := tx.exec(s.q.release, l.Build, int64(l.Partition), l.Generation, instanceID); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Owners implements [store.Leases].
+func (s *Store) Owners(ctx context.Context, build int64) (owners []store.Ownership, err error) {
+	err = s.read(ctx, "read owners", func(c *conn) error {
+		rows, err := c.query(ctx, s.q.owners, build)
+		if err != nil {
+			return err
+		}
+		for rows.next() {
+			owners = append(owners, store.Ownership{Partition: int(rows.int(0)), InstanceID: rows.text(1), Generation: rows.int(2)})
+		}
+		return rows.close()
+	})
+	return owners, err
+}

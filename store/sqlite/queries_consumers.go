@@ -1,0 +1,106 @@
+package sqlite
+
+// fails is an expression that SQLite cannot evaluate: an integer overflow, which
+// it reports as a plain error. A guard is a statement that yields it when what
+// the transaction relies on is not so; so a guard fails as an error inside the
+// transaction, and nobody has to remember to look at a count (P1, P2).
+const fails = `abs(-9223372036854775808)`
+
+// consumerQueries are the static statements of consumers, leases and applies.
+type consumerQueries struct {
+	consumer        string
+	consumers       string
+	insertConsumer  string
+	updateLogic     string
+	insertBuild     string
+	tableOwner      string
+	claimTable      string
+	insertOwnership string
+	insertCheckpts  string
+	countOwnership  string
+	countCheckpts   string
+	checkpoints     string
+	checkpoint      string
+	lowest          string
+	halt            string
+	clearHalt       string
+	guardHolder     string
+
+	joinInstance  string
+	instance      string
+	dropInstance  string
+	dropInstances string
+	releaseAll    string
+	claim         string
+	release       string
+	owners        string
+
+	guardLeases  string
+	moveCheckpt  string
+	totalChanges string
+	guardChanges string
+}
+
+const consumerColumns = `c.type, c.name, c.state, c.state_since_us, c.halt, c.epoch, c.live_build, c.plugin, c.digest, c.topics,
+ c.fingerprint_version, c.inputs_hash, c.keys_hash, c.tables_hash, c.logic_hash, b.tables`
+
+const consumerSQL = `SELECT ` + consumerColumns + ` FROM {{consumers}} c JOIN {{builds}} b ON b.id = c.live_build`
+
+func newConsumerQueries(n *naming) consumerQueries {
+	return consumerQueries{
+		consumer:  n.sql(consumerSQL + ` WHERE c.type = ? AND c.name = ?`),
+		consumers: n.sql(consumerSQL + ` ORDER BY c.type, c.name`),
+		insertConsumer: n.sql(`INSERT INTO {{consumers}} (type, name, state, state_since_us, live_build, plugin, digest, topics,
+			fingerprint_version, inputs_hash, keys_hash, tables_hash, logic_hash) VALUES (?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`),
+		updateLogic: n.sql(`UPDATE {{consumers}} SET plugin = ?, digest = ?, logic_hash = ?, revision = revision + 1 WHERE type = ? AND name = ?`),
+		insertBuild: n.sql(`INSERT INTO {{builds}} (consumer_type, consumer_name, created_us, digest, tables) VALUES (?, ?, ?, ?, ?) RETURNING id`),
+		tableOwner: n.sql(`SELECT t.consumer_type, t.consumer_name, c.plugin FROM {{read_model_tables}} t
+			LEFT JOIN {{consumers}} c ON c.type = t.consumer_type AND c.name = t.consumer_name WHERE t.name = ?`),
+		claimTable: n.sql(`INSERT INTO {{read_model_tables}} (name, consumer_type, consumer_name, declared, build) VALUES (?, ?, ?, ?, ?)`),
+		insertOwnership: n.sql(`WITH RECURSIVE p (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM p WHERE i + 1 < ?)
+			INSERT INTO {{ownership}} (build, partition) SELECT ?, i FROM p`),
+		insertCheckpts: n.sql(`WITH RECURSIVE p (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM p WHERE i + 1 < ?)
+			INSERT INTO {{checkpoints}} (build, topic, partition) SELECT ?, ?, i FROM p`),
+		countOwnership: n.sql(`SELECT count(*) FROM {{ownership}} WHERE build = ?`),
+		countCheckpts:  n.sql(`SELECT count(*) FROM {{checkpoints}} WHERE build = ?`),
+		checkpoints:    n.sql(`SELECT topic, partition, position, epoch, effects_through FROM {{checkpoints}} WHERE build = ? ORDER BY topic, partition`),
+		checkpoint:     n.sql(`SELECT position, epoch FROM {{checkpoints}} WHERE build = ? AND topic = ? AND partition = ?`),
+		lowest:         n.sql(`SELECT topic, min(position) FROM {{checkpoints}} WHERE build = ? GROUP BY topic`),
+		// The first halt stands, and an operator's pause is not displaced.
+		halt: n.sql(`UPDATE {{consumers}} SET state = 'halted', halt = ?, state_since_us = ? WHERE type = ? AND name = ? AND state IN ('running', 'rebuilding')`),
+		clearHalt: n.sql(`UPDATE {{consumers}} SET state = 'running', halt = NULL, state_since_us = ?
+			WHERE type = ? AND name = ? AND state = 'halted' RETURNING 1`),
+		// A lease that was released has no instance, whatever its generation.
+		guardHolder: n.sql(`SELECT CASE WHEN EXISTS (SELECT 1 FROM {{ownership}} o JOIN {{builds}} b ON b.id = o.build
+			WHERE o.build = ? AND o.partition = ? AND o.generation = ? AND o.instance_id IS NOT NULL
+			AND b.consumer_type = ? AND b.consumer_name = ?) THEN 1 ELSE ` + fails + ` END`),
+
+		joinInstance: n.sql(`INSERT INTO {{instances}} (id, host_name, started_us, last_heartbeat_us, expires_us) VALUES (?, ?, ?, ?, ?)`),
+		instance:     n.sql(`SELECT 1 FROM {{instances}} WHERE id = ?`),
+		dropInstance: n.sql(`DELETE FROM {{instances}} WHERE id = ?`),
+		// Nobody else can have the database open.
+		dropInstances: n.sql(`DELETE FROM {{instances}}`),
+		releaseAll:    n.sql(`UPDATE {{ownership}} SET instance_id = NULL WHERE instance_id = ?`),
+		claim: n.sql(`UPDATE {{ownership}} SET instance_id = ?, generation = generation + 1
+			WHERE build = ? AND partition IN (SELECT value FROM json_each(?))
+			AND (instance_id IS NULL OR instance_id = ? OR instance_id NOT IN (SELECT id FROM {{instances}}))
+			RETURNING partition, generation`),
+		release: n.sql(`UPDATE {{ownership}} SET instance_id = NULL WHERE build = ? AND partition = ? AND generation = ? AND instance_id = ?`),
+		owners:  n.sql(`SELECT partition, instance_id, generation FROM {{ownership}} WHERE build = ? ORDER BY partition`),
+
+		// CROSS JOIN: SQLite keeps this order, and looks each lease up by its
+		// key. The other way round it would pass the list once a row.
+		guardLeases: n.sql(`SELECT CASE WHEN count(*) = ? THEN 1 ELSE ` + fails + ` END
+			FROM json_each(?) l CROSS JOIN {{ownership}} o
+			WHERE o.build = ? AND o.partition = l.value ->> 0 AND o.generation = l.value ->> 1 AND o.instance_id = ?`),
+		// Compare and set: anything but the expected position and epoch makes
+		// the position NULL, which the column refuses.
+		moveCheckpt: n.sql(`UPDATE {{checkpoints}} SET position = CASE WHEN position = ? AND epoch = ? THEN ? END,
+			effects_through = max(effects_through, ?) WHERE build = ? AND topic = ? AND partition = ?`),
+		totalChanges: `SELECT total_changes()`,
+		guardChanges: `SELECT CASE WHEN total_changes() = ? THEN 1 ELSE ` + fails + ` END`,
+	}
+}
+
+// findObjectSQL looks a name up as SQLite does: without case, in ASCII.
+const findObjectSQL = `SELECT type, name, sql FROM sqlite_schema WHERE lower(name) = lower(?) AND type IN ('table', 'view', 'index')`

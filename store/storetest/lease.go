@@ -1,0 +1,179 @@
+package storetest
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/projhost/projhost/store"
+)
+
+var leaseCases = []testCase{
+	{"ClaimRaisesTheGeneration", leaseClaimRaises},
+	{"LiveOwnerKeepsItsPartitions", leaseLiveOwnerKeeps},
+	{"OwnPartitionsAreClaimedAnew", leaseOwnAnew},
+	{"ReleasedCanBeClaimed", leaseReleased},
+	{"ReleaseOfALostLeaseIsPassedOver", leaseReleaseLost},
+	{"LeaveGivesEverythingBack", leaseLeave},
+	{"DeadOwnerIsTakenOver", leaseDeadOwner},
+	{"ClaimNeedsAnInstance", leaseNeedsInstance},
+	{"UnknownPartitionsAreLeftOut", leaseUnknownPartition},
+	{"ConcurrentClaimsHaveOneWinnerEach", leaseConcurrentClaims},
+	{"BuildsAreApart", leaseBuilds},
+}
+
+func (d *db) join(instance string) {
+	d.t.Helper()
+	require.NoError(d.t, d.Join(d.ctx(), store.Instance{ID: instance, HostName: "host"}))
+}
+
+func (d *db) claim(instance string, build int64, partitions ...int) []store.Lease {
+	d.t.Helper()
+	leases, err := d.Claim(d.ctx(), instance, build, partitions)
+	require.NoError(d.t, err)
+	return leases
+}
+
+func (d *db) owner(build int64, partition int) store.Ownership {
+	d.t.Helper()
+	owners, err := d.Owners(d.ctx(), build)
+	require.NoError(d.t, err)
+	return owners[partition]
+}
+
+func leaseClaimRaises(t *testing.T, d *db) {
+	c := d.subscribe(declare(t, "accounts", accounts()...))
+	d.join("a")
+	require.Equal(t, []store.Lease{{Build: c.Build, Partition: 2, Generation: 1}, {Build: c.Build, Partition: 7, Generation: 1}},
+		d.claim("a", c.Build, 7, 2), "leases come by partition")
+	require.Equal(t, store.Ownership{Partition: 2, InstanceID: "a", Generation: 1}, d.owner(c.Build, 2))
+	require.Equal(t, store.Ownership{Partition: 3}, d.owner(c.Build, 3))
+}
+
+func leaseLiveOwnerKeeps(t *testing.T, d *db) {
+	c := d.subscribe(declare(t, "accounts", accounts()...))
+	d.join("a")
+	d.join("b")
+	d.claim("a", c.Build, 1, 2, 3)
+	require.Equal(t, []store.Lease{{Build: c.Build, Partition: 4, Generation: 1}}, d.claim("b", c.Build, 2, 3, 4))
+	require.Equal(t, store.Ownership{Partition: 2, InstanceID: "a", Generation: 1}, d.owner(c.Build, 2), "a claim in vain changes nothing")
+}
+
+// An instance that lost track of its leases, after a fence failed say, gets
+// them back; the old ones are void.
+func leaseOwnAnew(t *testing.T, d *db) {
+	l := d.lane("a", 1, 2)
+	old := l.batch(7, 1)
+	l.claim(1)
+	require.Equal(t, store.Ownership{Partition: 1, InstanceID: "a", Generation: 2}, d.owner(l.c.Build, 1))
+	require.ErrorIs(t, d.Apply(d.ctx(), old), store.ErrFenced)
+	l.apply(l.batch(7, 1))
+}
+
+func leaseReleased(t *testing.T, d *db) {
+	c := d.subscribe(declare(t, "accounts", accounts()...))
+	d.join("a")
+	d.join("b")
+	leases := d.claim("a", c.Build, 1, 2)
+	require.NoError(t, d.Release(d.ctx(), "a", leases[:1]))
+	require.Equal(t, store.Ownership{Partition: 1, Generation: 1}, d.owner(c.Build, 1), "handing back keeps the generation")
+	require.Equal(t, []store.Lease{{Build: c.Build, Partition: 1, Generation: 2}}, d.claim("b", c.Build, 1, 2))
+}
+
+func leaseReleaseLost(t *testing.T, d *db) {
+	c := d.subscribe(declare(t, "accounts", accounts()...))
+	d.join("a")
+	d.join("b")
+	old := d.claim("a", c.Build, 1, 2)
+	d.claim("a", c.Build, 1)
+	require.NoError(t, d.Release(d.ctx(), "a", old))
+	require.Equal(t, store.Ownership{Partition: 1, InstanceID: "a", Generation: 2}, d.owner(c.Build, 1), "an old lease gives nothing back")
+	require.Equal(t, store.Ownership{Partition: 2, Generation: 1}, d.owner(c.Build, 2))
+	require.NoError(t, d.Release(d.ctx(), "b", []store.Lease{{Build: c.Build, Partition: 1, Generation: 2}}))
+	require.Equal(t, "a", d.owner(c.Build, 1).InstanceID, "nor does somebody else's")
+}
+
+func leaseLeave(t *testing.T, d *db) {
+	l := d.lane("a", 1, 2)
+	b := l.batch(7, 1)
+	require.NoError(t, d.Leave(d.ctx(), "a"))
+	require.Equal(t, store.Ownership{Partition: 1, Generation: 1}, d.owner(l.c.Build, 1))
+	require.ErrorIs(t, d.Apply(d.ctx(), b), store.ErrFenced)
+	_, err := d.Claim(d.ctx(), "a", l.c.Build, []int{1})
+	require.ErrorIs(t, err, store.ErrNotFound)
+	require.NoError(t, d.Leave(d.ctx(), "a"), "leaving twice is no error")
+}
+
+// A host that was killed has said goodbye to nobody.
+func leaseDeadOwner(t *testing.T, d *db) {
+	l := d.lane("killed", 1, 2)
+	old := l.batch(7, 1)
+	d.reopen()
+	d.join("next")
+	require.Equal(t, []store.Lease{{Build: l.c.Build, Partition: 1, Generation: 2}, {Build: l.c.Build, Partition: 2, Generation: 2}},
+		d.claim("next", l.c.Build, 1, 2))
+	old.Incarnation = d.Incarnation()
+	require.ErrorIs(t, d.Apply(d.ctx(), old), store.ErrFenced)
+}
+
+func leaseNeedsInstance(t *testing.T, d *db) {
+	c := d.subscribe(declare(t, "accounts", accounts()...))
+	_, err := d.Claim(d.ctx(), "nobody", c.Build, []int{1})
+	require.ErrorIs(t, err, store.ErrNotFound)
+	require.Equal(t, store.Ownership{Partition: 1}, d.owner(c.Build, 1))
+	d.join("a")
+	require.Error(t, d.Join(d.ctx(), store.Instance{ID: "a"}), "an id is of one run")
+	require.Error(t, d.Join(d.ctx(), store.Instance{}))
+}
+
+func leaseUnknownPartition(t *testing.T, d *db) {
+	c := d.subscribe(declare(t, "accounts", accounts()...))
+	d.join("a")
+	require.Equal(t, []store.Lease{{Build: c.Build, Partition: 255, Generation: 1}}, d.claim("a", c.Build, -1, 255, 256, 1<<20))
+	require.Empty(t, d.claim("a", c.Build+50, 1, 2))
+	require.Empty(t, d.claim("a", c.Build))
+}
+
+func leaseConcurrentClaims(t *testing.T, d *db) {
+	c := d.subscribe(declare(t, "accounts", accounts()...))
+	const instances = 8
+	all := d.partitions()
+	got := make([][]store.Lease, instances)
+	errs := make([]error, instances)
+	var wg sync.WaitGroup
+	for i := range instances {
+		d.join(fmt.Sprint(i))
+	}
+	for i := range instances {
+		wg.Go(func() { got[i], errs[i] = d.Claim(d.ctx(), fmt.Sprint(i), c.Build, all) })
+	}
+	wg.Wait()
+	owner := map[int]string{}
+	for i := range instances {
+		require.NoError(t, errs[i])
+		for _, lease := range got[i] {
+			require.Empty(t, owner[lease.Partition], "partition %d has two owners", lease.Partition)
+			require.EqualValues(t, 1, lease.Generation)
+			owner[lease.Partition] = fmt.Sprint(i)
+		}
+	}
+	require.Len(t, owner, len(all))
+	owners, err := d.Owners(d.ctx(), c.Build)
+	require.NoError(t, err)
+	for _, o := range owners {
+		require.Equal(t, owner[o.Partition], o.InstanceID)
+	}
+}
+
+func leaseBuilds(t *testing.T, d *db) {
+	first := d.subscribe(declare(t, "accounts", accounts()...))
+	second := d.subscribe(declare(t, "other", declareOther()...))
+	d.join("a")
+	d.join("b")
+	d.claim("a", first.Build, 1, 2)
+	require.Len(t, d.claim("b", second.Build, 1, 2), 2)
+	require.NoError(t, d.Release(d.ctx(), "a", []store.Lease{{Build: second.Build, Partition: 1, Generation: 1}}))
+	require.Equal(t, "b", d.owner(second.Build, 1).InstanceID)
+}
