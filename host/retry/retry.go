@@ -1,0 +1,102 @@
+// Package retry decides how long and how often a failed call to the store is
+// tried again. Transient failures are tried for ever, with growing pauses and
+// in everybody's sight; a failure of a kind nobody knows is tried a few times
+// only, so that it cannot hide.
+package retry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/projhost/projhost/store"
+)
+
+// UnknownMax is how often an error of unknown class is tried again.
+const UnknownMax = 10
+
+// Policy is the pauses between tries: from Min, doubling, to Max, each up to a
+// fifth shorter or longer so that many do not come back at once.
+type Policy struct {
+	Min, Max time.Duration
+}
+
+// Loop is one thing that is tried until it succeeds. Its zero value is not
+// usable; it is not safe for concurrent use.
+type Loop struct {
+	policy   Policy
+	retrying func(err error) // told of every failure, and nil once it is over
+
+	tries   int
+	unknown int
+}
+
+// NewLoop makes a loop. Retrying may be nil.
+func (p Policy) NewLoop(retrying func(err error)) *Loop {
+	return &Loop{policy: p, retrying: retrying}
+}
+
+// ExhaustedError is an error of unknown class that did not go away.
+type ExhaustedError struct {
+	Tries int
+	Err   error
+}
+
+func (e *ExhaustedError) Error() string {
+	return fmt.Sprintf("tried %d times: %v", e.Tries, e.Err)
+}
+
+func (e *ExhaustedError) Unwrap() error { return e.Err }
+
+// Transient tells whether an error says of itself that it may pass.
+func Transient(err error) bool {
+	var transient *store.TransientError
+	return errors.As(err, &transient)
+}
+
+// Again pauses after a failure and returns nil to have it tried again. It
+// returns ctx's cause when that ends first, and an *ExhaustedError.
+func (l *Loop) Again(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	l.tries++
+	if !Transient(err) {
+		l.unknown++
+		if l.unknown > UnknownMax {
+			return &ExhaustedError{Tries: l.unknown, Err: err}
+		}
+	}
+	if l.retrying != nil {
+		l.retrying(err)
+	}
+	timer := time.NewTimer(l.pause())
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}
+
+// Done ends a streak of failures.
+func (l *Loop) Done() {
+	if l.tries == 0 {
+		return
+	}
+	l.tries, l.unknown = 0, 0
+	if l.retrying != nil {
+		l.retrying(nil)
+	}
+}
+
+func (l *Loop) pause() time.Duration {
+	pause := l.policy.Max
+	if shift := l.tries - 1; shift < 30 {
+		pause = min(l.policy.Max, l.policy.Min<<shift)
+	}
+	return time.Duration(float64(pause) * (0.8 + 0.4*rand.Float64()))
+}
