@@ -1,0 +1,617 @@
+// Package fake stands in for a database and for guests in the tests of package
+// host and those below it. [Store] keeps everything in memory and holds callers
+// to the contract of package store more strictly than a database does; [Guest]
+// runs a Go function. Both can be made to fail at any call, and to block in
+// virtual time.
+package fake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/projhost/projhost/partition"
+	"github.com/projhost/projhost/readmodel"
+	"github.com/projhost/projhost/store"
+)
+
+// Store is a store in memory, with the one topic "events".
+type Store struct {
+	store.Store // what is not used here: a call of it panics
+
+	// N is the number of partitions.
+	N int
+
+	mu          sync.Mutex
+	fault       func(call string, n int) (before, after error)
+	calls       int
+	events      []store.Event
+	end         int64
+	start       int64
+	incarnation uint64
+	wake        chan struct{}
+	consumers   map[store.ConsumerID]*consumer
+	builds      map[int64]*build
+	instances   map[string]bool
+	applies     int
+	problems    []string
+}
+
+type consumer struct{ store.Consumer }
+
+type build struct {
+	id          int64
+	epoch       int64
+	checkpoints map[string][]int64
+	owners      []store.Ownership
+	tables      []map[store.RowKey]store.StoredRow // by table index
+}
+
+// NewStore makes an empty store with n partitions.
+func NewStore(n int) *Store {
+	return &Store{
+		N: n, wake: make(chan struct{}),
+		consumers: make(map[store.ConsumerID]*consumer),
+		builds:    make(map[int64]*build),
+		instances: make(map[string]bool),
+	}
+}
+
+func (s *Store) call(name string) (after error, err error) {
+	s.mu.Lock()
+	s.calls++
+	n, fault := s.calls, s.fault
+	s.mu.Unlock()
+	if fault == nil {
+		return nil, nil
+	}
+	before, after := fault(name, n)
+	return after, before
+}
+
+// SetFault has f asked at each call, with its name and number (from 1, of all
+// calls). After an error of "before" the call is not made; an error of "after"
+// hides its success. It is called from many goroutines and may block.
+func (s *Store) SetFault(f func(call string, n int) (before, after error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = f
+}
+
+// Calls is how many calls there were.
+func (s *Store) Calls() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls
+}
+
+// Applies is how many batches were committed.
+func (s *Store) Applies() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.applies
+}
+
+// Problems are breaches of the contract by whoever used the store.
+func (s *Store) Problems() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.problems)
+}
+
+func (s *Store) breach(format string, args ...any) {
+	s.problems = append(s.problems, fmt.Sprintf(format, args...))
+}
+
+// Append adds events at the next positions and wakes readers.
+func (s *Store) Append(events ...store.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range events {
+		s.end++
+		e.Position = s.end
+		s.events = append(s.events, e)
+	}
+	close(s.wake)
+	s.wake = make(chan struct{})
+}
+
+// Truncate is a retention that deletes everything up to a position.
+func (s *Store) Truncate(start int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.start = start
+}
+
+// Crash raises the incarnation.
+func (s *Store) Crash() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.incarnation++
+}
+
+// Steal takes all leases of a build away from their owners.
+func (s *Store) Steal(build int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for p := range s.builds[build].owners {
+		s.builds[build].owners[p].Generation++
+		s.builds[build].owners[p].InstanceID = ""
+	}
+}
+
+// Rows returns the rows of a table of a consumer's live build.
+func (s *Store) Rows(id store.ConsumerID, table int) map[store.RowKey]store.StoredRow {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.builds[s.consumers[id].Build].tables[table])
+}
+
+// Lowest is the lowest checkpoint of a consumer in a topic.
+func (s *Store) Lowest(id store.ConsumerID, topic string) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Min(s.builds[s.consumers[id].Build].checkpoints[topic])
+}
+
+// Info implements store.Store.
+func (s *Store) Info(context.Context) (store.Info, error) {
+	return store.Info{Driver: "fake", Partitions: s.N, Hash: store.PartitionHash, PositionMode: "counter"}, nil
+}
+
+// Check implements store.Store.
+func (s *Store) Check(context.Context) error {
+	after, err := s.call("Check")
+	return errors.Join(err, after)
+}
+
+// ListTopics implements store.Topics.
+func (s *Store) ListTopics(ctx context.Context) ([]store.Topic, error) {
+	t, err := s.Topic(ctx, store.EventsTopic)
+	return []store.Topic{t}, err
+}
+
+// Topic implements store.Topics.
+func (s *Store) Topic(_ context.Context, name string) (store.Topic, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if name != store.EventsTopic {
+		return store.Topic{}, store.ErrNotFound
+	}
+	return store.Topic{Name: name, Kind: "events", Start: s.start, End: s.end, HighWaterMark: s.end, Messages: -1}, nil
+}
+
+// Wake implements store.Topics.
+func (s *Store) Wake(string) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wake
+}
+
+// Incarnation implements store.Topics.
+func (s *Store) Incarnation() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.incarnation
+}
+
+// ReadPage implements store.Topics.
+func (s *Store) ReadPage(_ context.Context, q store.PageQuery) (store.Page, error) {
+	after, err := s.call("ReadPage")
+	if err != nil {
+		return store.Page{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := store.Page{Topic: q.Topic, From: q.After, To: max(q.After, s.end), End: s.end, Start: s.start, Incarnation: s.incarnation}
+	bytes := 0
+	for _, e := range s.events[min(q.After, int64(len(s.events))):] {
+		bytes += len(e.Data)
+		if len(p.Events) == q.Limit || len(p.Events) > 0 && q.MaxBytes > 0 && bytes > q.MaxBytes {
+			p.To = p.Events[len(p.Events)-1].Position
+			break
+		}
+		p.Events = append(p.Events, e)
+	}
+	return p, after
+}
+
+// Subscribe implements store.Consumers.
+func (s *Store) Subscribe(_ context.Context, d store.Declaration) (store.Consumer, error) {
+	after, err := s.call("Subscribe")
+	if err != nil {
+		return store.Consumer{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.consumers[d.ID]
+	if c == nil {
+		b := &build{id: int64(len(s.builds) + 1), checkpoints: make(map[string][]int64)}
+		for _, topic := range d.Topics {
+			b.checkpoints[topic] = make([]int64, s.N)
+		}
+		for p := range s.N {
+			b.owners = append(b.owners, store.Ownership{Partition: p})
+		}
+		for range d.Tables {
+			b.tables = append(b.tables, make(map[store.RowKey]store.StoredRow))
+		}
+		s.builds[b.id] = b
+		c = &consumer{store.Consumer{ID: d.ID, State: store.StateRunning, Build: b.id, Topics: d.Topics, Fingerprint: d.Fingerprint}}
+		s.consumers[d.ID] = c
+	}
+	if c.Fingerprint.Tables != d.Fingerprint.Tables {
+		return store.Consumer{}, &store.DeclarationError{Consumer: d.ID, Changed: []string{"tables"}}
+	}
+	c.Plugin, c.Digest, c.Fingerprint = d.Plugin, d.Digest, d.Fingerprint
+	c.Tables = nil
+	for _, t := range d.Tables {
+		c.Tables = append(c.Tables, store.TableRef{Table: t, Physical: t.Name, Build: c.Build, Epoch: c.Epoch})
+	}
+	return c.Consumer, after
+}
+
+// ListConsumers implements store.Consumers.
+func (s *Store) ListConsumers(context.Context) ([]store.Consumer, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []store.Consumer
+	for _, c := range s.consumers {
+		out = append(out, c.Consumer)
+	}
+	slices.SortFunc(out, func(a, b store.Consumer) int { return strings.Compare(a.ID.String(), b.ID.String()) })
+	return out, nil
+}
+
+// Consumer implements store.Consumers.
+func (s *Store) Consumer(_ context.Context, id store.ConsumerID) (store.Consumer, error) {
+	after, err := s.call("Consumer")
+	if err != nil {
+		return store.Consumer{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.consumers[id]
+	if c == nil {
+		return store.Consumer{}, store.ErrNotFound
+	}
+	return c.Consumer, after
+}
+
+// Checkpoints implements store.Consumers.
+func (s *Store) Checkpoints(_ context.Context, id int64) ([]store.Checkpoint, error) {
+	after, err := s.call("Checkpoints")
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.builds[id]
+	var out []store.Checkpoint
+	for _, topic := range slices.Sorted(maps.Keys(b.checkpoints)) {
+		for p, at := range b.checkpoints[topic] {
+			out = append(out, store.Checkpoint{Topic: topic, Partition: p, Position: at, Epoch: b.epoch})
+		}
+	}
+	return out, after
+}
+
+// Halt implements store.Consumers.
+func (s *Store) Halt(_ context.Context, id store.ConsumerID, lease store.Lease, h store.Halt) error {
+	after, err := s.call("Halt")
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.consumers[id]
+	if s.builds[lease.Build].owners[lease.Partition].Generation != lease.Generation {
+		return store.ErrFenced
+	}
+	if c.State != store.StateHalted {
+		c.State, c.Consumer.Halt = store.StateHalted, &h
+	}
+	return after
+}
+
+// ClearHalt implements store.Consumers.
+func (s *Store) ClearHalt(_ context.Context, id store.ConsumerID) (bool, error) {
+	after, err := s.call("ClearHalt")
+	if err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.consumers[id]
+	if c == nil {
+		return false, store.ErrNotFound
+	}
+	was := c.State == store.StateHalted
+	c.State, c.Consumer.Halt = store.StateRunning, nil
+	return was, after
+}
+
+// Join implements store.Leases.
+func (s *Store) Join(_ context.Context, i store.Instance) error {
+	after, err := s.call("Join")
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.instances[i.ID] = true
+	return after
+}
+
+// Leave implements store.Leases.
+func (s *Store) Leave(_ context.Context, id string) error {
+	after, err := s.call("Leave")
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leave(id)
+	return after
+}
+
+// Kill is a host that died: its instance lapses without giving anything back.
+func (s *Store) Kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.instances)
+}
+
+// Instances is how many hosts have joined and not left.
+func (s *Store) Instances() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.instances)
+}
+
+func (s *Store) leave(id string) {
+	delete(s.instances, id)
+	for _, b := range s.builds {
+		for p := range b.owners {
+			if b.owners[p].InstanceID == id {
+				b.owners[p].InstanceID = ""
+			}
+		}
+	}
+}
+
+// Claim implements store.Leases.
+func (s *Store) Claim(_ context.Context, instance string, id int64, partitions []int) ([]store.Lease, error) {
+	after, err := s.call("Claim")
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []store.Lease
+	for _, p := range partitions {
+		o := &s.builds[id].owners[p]
+		if o.InstanceID != "" && o.InstanceID != instance && s.instances[o.InstanceID] {
+			continue
+		}
+		o.InstanceID = instance
+		o.Generation++
+		out = append(out, store.Lease{Build: id, Partition: p, Generation: o.Generation})
+	}
+	return out, after
+}
+
+// Release implements store.Leases.
+func (s *Store) Release(_ context.Context, instance string, leases []store.Lease) error {
+	after, err := s.call("Release")
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range leases {
+		if o := &s.builds[l.Build].owners[l.Partition]; o.InstanceID == instance && o.Generation == l.Generation {
+			o.InstanceID = ""
+		}
+	}
+	return after
+}
+
+// Owners implements store.Leases.
+func (s *Store) Owners(_ context.Context, id int64) ([]store.Ownership, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.builds[id].owners), nil
+}
+
+// Apply implements store.Batches.
+func (s *Store) Apply(_ context.Context, batch *store.Batch) error {
+	after, err := s.call("Apply")
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.apply(batch); err != nil {
+		return err
+	}
+	return after
+}
+
+func (s *Store) apply(batch *store.Batch) error {
+	b := s.builds[batch.Build]
+	if batch.Incarnation != s.incarnation {
+		return store.ErrIncarnation
+	}
+	leased := make(map[int]bool)
+	for i, l := range batch.Leases {
+		if i > 0 && batch.Leases[i-1].Partition >= l.Partition {
+			s.breach("leases are not sorted: %v", batch.Leases)
+		}
+		leased[l.Partition] = true
+		if o := b.owners[l.Partition]; o.InstanceID != batch.InstanceID || o.Generation != l.Generation {
+			return store.ErrFenced
+		}
+	}
+	if len(batch.Leases) == 0 {
+		s.breach("a batch without a lease")
+	}
+	for i, m := range batch.Checkpoints {
+		if i > 0 && batch.Checkpoints[i-1].Topic == m.Topic && batch.Checkpoints[i-1].Partition >= m.Partition {
+			s.breach("checkpoints are not sorted: %v", batch.Checkpoints)
+		}
+		if !leased[m.Partition] {
+			s.breach("checkpoint of partition %d without its lease", m.Partition)
+		}
+		if m.To <= m.From {
+			s.breach("checkpoint of partition %d does not rise: %d to %d", m.Partition, m.From, m.To)
+		}
+		if b.epoch != batch.Epoch || b.checkpoints[m.Topic][m.Partition] != m.From {
+			return store.ErrCheckpointMoved
+		}
+	}
+	moved := make(map[int]bool)
+	for _, m := range batch.Checkpoints {
+		moved[m.Partition] = true
+	}
+	for _, w := range batch.Tables {
+		if err := s.check(b, w, moved); err != nil {
+			return err
+		}
+	}
+	for _, w := range batch.Tables {
+		s.write(b, w)
+	}
+	for _, m := range batch.Checkpoints {
+		b.checkpoints[m.Topic][m.Partition] = m.To
+	}
+	s.applies++
+	return nil
+}
+
+// Poison is a text no row may hold: the store refuses it as a database would
+// refuse some value.
+const Poison = "\x7fpoison"
+
+func (s *Store) check(b *build, w store.TableWrites, moved map[int]bool) error {
+	rows := b.tables[w.Table.Table.Index]
+	if !slices.IsSorted(w.DeleteChildrenOf) {
+		s.breach("delete_children is not sorted: %v", w.DeleteChildrenOf)
+	}
+	for i, write := range w.Writes {
+		if i > 0 && !w.Writes[i-1].Key.Less(write.Key) {
+			s.breach("writes of %s are not sorted or not unique at %v", w.Table.Physical, write.Key)
+		}
+		if strings.Contains(string(write.Row), Poison) {
+			return &store.DataError{Table: w.Table.Physical, Err: errors.New("value out of range")}
+		}
+		if !w.Table.Table.Free && !moved[partition.Of(write.Key.Key, s.N)] {
+			s.breach("row %v of a partition whose checkpoint does not move", write.Key)
+		}
+		_, there := rows[write.Key]
+		if w.Table.Table.Parent != nil && slices.Contains(w.DeleteChildrenOf, write.Key.Key) {
+			there = false
+		}
+		if write.Exists == readmodel.Present && !there || write.Exists == readmodel.Absent && there {
+			s.breach("row %v of %s is said to be %d, there: %v", write.Key, w.Table.Physical, write.Exists, there)
+		}
+	}
+	return nil
+}
+
+func (s *Store) write(b *build, w store.TableWrites) {
+	rows := b.tables[w.Table.Table.Index]
+	for _, key := range w.DeleteChildrenOf {
+		maps.DeleteFunc(rows, func(k store.RowKey, _ store.StoredRow) bool { return k.Key == key })
+	}
+	for _, write := range w.Writes {
+		if write.Row != nil {
+			rows[write.Key] = store.StoredRow{Key: write.Key, Row: slices.Clone(write.Row), Position: write.Position, UpdatedUS: write.UpdatedUS}
+			continue
+		}
+		delete(rows, write.Key)
+		for _, child := range w.Table.Table.Children {
+			maps.DeleteFunc(b.tables[child.Index], func(k store.RowKey, _ store.StoredRow) bool { return k.Key == write.Key.Key })
+		}
+	}
+}
+
+// Settle implements store.Batches.
+func (s *Store) Settle(_ context.Context, batch *store.Batch) (store.Outcome, error) {
+	after, err := s.call("Settle")
+	if err != nil {
+		return store.OutcomeLost, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.builds[batch.Build]
+	for _, l := range batch.Leases {
+		if o := b.owners[l.Partition]; o.InstanceID != batch.InstanceID || o.Generation != l.Generation {
+			return store.OutcomeLost, after
+		}
+	}
+	from, to := 0, 0
+	for _, m := range batch.Checkpoints {
+		switch b.checkpoints[m.Topic][m.Partition] {
+		case m.From:
+			from++
+		case m.To:
+			to++
+		}
+	}
+	switch len(batch.Checkpoints) {
+	case from:
+		return store.OutcomeNotCommitted, after
+	case to:
+		return store.OutcomeCommitted, after
+	}
+	return store.OutcomeLost, after
+}
+
+// LoadRows implements store.ReadModels.
+func (s *Store) LoadRows(_ context.Context, t store.TableRef, keys []store.RowKey) ([]store.StoredRow, error) {
+	after, err := s.call("LoadRows")
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seen := make(map[store.RowKey]bool)
+	var out []store.StoredRow
+	for _, k := range keys {
+		if seen[k] {
+			s.breach("row %v is asked for twice", k)
+		}
+		seen[k] = true
+		if row, ok := s.builds[t.Build].tables[t.Table.Index][k]; ok {
+			out = append(out, row)
+		}
+	}
+	slices.Reverse(out)
+	return out, after
+}
+
+// ListChildren implements store.ReadModels.
+func (s *Store) ListChildren(_ context.Context, t store.TableRef, key, after string, limit int) ([]store.StoredRow, error) {
+	hidden, err := s.call("ListChildren")
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []store.StoredRow
+	for k, row := range s.builds[t.Build].tables[t.Table.Index] {
+		if k.Key == key && k.Child > after {
+			out = append(out, row)
+		}
+	}
+	slices.SortFunc(out, func(a, b store.StoredRow) int { return strings.Compare(a.Child, b.Child) })
+	return out[:min(limit, len(out))], hidden
+}
+
+// Close implements store.Store.
+func (s *Store) Close() error { return nil }
