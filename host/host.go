@@ -4,10 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/projhost/projhost/abi"
+	"github.com/projhost/projhost/host/metrics"
+	"github.com/projhost/projhost/host/reader"
+	"github.com/projhost/projhost/host/retry"
+	"github.com/projhost/projhost/partition"
+	"github.com/projhost/projhost/readmodel"
 	"github.com/projhost/projhost/store"
 )
 
@@ -19,95 +29,222 @@ type Deps struct {
 	Metrics prometheus.Registerer // nil: none are kept
 }
 
-// Plugin is a loaded module under its deployment's name.
-type Plugin struct {
-	Name   string
-	Module Module
-	// Consumers overrides settings of single consumers, by consumer name.
-	Consumers map[string]ConsumerConfig
-}
-
-// ConsumerConfig overrides the declaration of one consumer.
-type ConsumerConfig struct {
-	// SingleOwner applies the consumer in one pass in position order although
-	// it was declared to be spread. The reverse is not possible.
-	SingleOwner bool
-	// Adopt names tables that exist already and may be taken over.
-	Adopt []string
-}
-
-// Module is a compiled plugin. [ModuleOf] makes one of a *plugins.Module.
-type Module interface {
-	Digest() string
-}
-
 // Host runs the consumers of its plugins.
 type Host struct {
-	deps Deps
-	cfg  Config
+	deps      Deps
+	cfg       Config
+	log       hclog.Logger
+	id        string
+	metrics   *metrics.Metrics
+	consumers []*consumer
+	plugins   []*pluginState
+
+	// Set by Run before anything reads them.
+	holder  *partition.Holder
+	sources map[string]*reader.Source
+
+	mu        sync.Mutex
+	running   bool
+	startedUS int64
+}
+
+type pluginState struct {
+	*Plugin
+	guests instances
 }
 
 // New makes a host. It does no I/O; the error joins every problem of the
-// config and the plugins' names.
+// config and of what the plugins declare.
 func New(deps Deps, cfg Config) (*Host, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("host config: %w", err)
 	}
-	return &Host{deps: deps, cfg: cfg}, nil
+	if deps.Log == nil {
+		deps.Log = hclog.NewNullLogger()
+	}
+	h := &Host{deps: deps, cfg: cfg, log: deps.Log.Named("host"), id: uuid.NewString()}
+	var problems []error
+	names := make(map[string]bool)
+	owners := make(map[store.ConsumerID]string)
+	for i := range deps.Plugins {
+		p := &pluginState{Plugin: &deps.Plugins[i]}
+		if names[p.Name] {
+			problems = append(problems, fmt.Errorf("plugin %s: given twice; each needs a name of its own", p.Name))
+		}
+		names[p.Name] = true
+		h.plugins = append(h.plugins, p)
+		manifest := p.Module.Manifest()
+		for index := range manifest.Consumers {
+			c, err := h.consumer(p, index)
+			if err != nil {
+				problems = append(problems, fmt.Errorf("plugin %s: %w", p.Name, err))
+				continue
+			}
+			if owner, taken := owners[c.id]; taken {
+				problems = append(problems, fmt.Errorf("plugin %s: %s is already declared by plugin %s; rename it in one of them", p.Name, c.id, owner))
+				continue
+			}
+			owners[c.id] = p.Name
+			h.consumers = append(h.consumers, c)
+		}
+		for name := range p.Consumers {
+			if !slices.ContainsFunc(manifest.Consumers, func(c abi.Consumer) bool { return c.Name == name }) {
+				problems = append(problems, fmt.Errorf("plugin %s: the config has a consumer %q that the module does not declare", p.Name, name))
+			}
+		}
+	}
+	if len(problems) > 0 {
+		return nil, errors.Join(problems...)
+	}
+	if deps.Metrics != nil {
+		m, err := metrics.New(deps.Metrics, h.sample)
+		if err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+		h.metrics = m
+	}
+	return h, nil
 }
+
+// consumer makes one of a plugin's consumers.
+func (h *Host) consumer(p *pluginState, index int) (*consumer, error) {
+	declared := &p.Module.Manifest().Consumers[index]
+	c := &consumer{
+		host: h, plugin: p.Plugin, declared: declared, index: index, guests: &p.guests,
+		id:       store.ConsumerID{Type: declared.Type, Name: declared.Name},
+		retrying: make(map[*reporter]error), moved: make(chan struct{}),
+	}
+	if declared.Type != abi.Projection {
+		return nil, fmt.Errorf("%s: this version runs projections only", c.id)
+	}
+	tables, err := readmodel.NewTables(declared.Tables)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.id, err)
+	}
+	c.tables = tables
+	for _, t := range tables {
+		c.free = c.free || t.Free
+	}
+	for i := range declared.Inputs {
+		if topic := declared.Inputs[i].Topic; !slices.Contains(c.topics, topic) {
+			c.topics = append(c.topics, topic)
+		}
+	}
+	c.singleOwner = declared.Distribution == abi.SingleOwner || p.Consumers[declared.Name].SingleOwner
+	c.log = h.deps.Log.Named("consumer").With("plugin", p.Name, "consumer", c.id.String())
+	c.setState(StateStarting, nil)
+	return c, nil
+}
+
+func (h *Host) policy() retry.Policy { return retry.Policy{Min: h.cfg.RetryMin, Max: h.cfg.RetryMax} }
 
 // Run subscribes and claims, applies until ctx ends, lets the batches in hand
 // commit, saves checkpoints, gives the leases back and returns nil. An error
-// means that the host could not start, or cannot go on at all: a consumer that
-// fails only halts itself.
+// means that the host could not start: a consumer that fails later only halts
+// itself.
 func (h *Host) Run(ctx context.Context) error {
-	<-ctx.Done()
+	h.mu.Lock()
+	if h.startedUS != 0 {
+		h.mu.Unlock()
+		return errors.New("a host is run once: make another")
+	}
+	h.startedUS = time.Now().UnixMicro()
+	h.mu.Unlock()
+
+	info, err := h.deps.Store.Info(ctx)
+	if err != nil {
+		return fmt.Errorf("ask the store: %w", err)
+	}
+	if info.Hash != store.PartitionHash {
+		return fmt.Errorf("the database was made with partition hash %q, this host computes %q: it needs another version of projhost", info.Hash, store.PartitionHash)
+	}
+	if err := h.deps.Store.Join(ctx, store.Instance{ID: h.id, HostName: h.cfg.HostName}); err != nil {
+		return fmt.Errorf("join as an instance: %w", err)
+	}
+	defer h.leave(ctx)
+	h.holder = partition.NewHolder(h.deps.Store, h.id, info.Partitions)
+	if err := h.subscribe(ctx); err != nil {
+		return err
+	}
+	h.log.Info("started", "instance", h.id, "partitions", info.Partitions, "plugins", len(h.plugins), "consumers", len(h.consumers))
+	h.apply(ctx)
+	h.log.Info("stopped", "cause", context.Cause(ctx))
 	return nil
 }
 
-// Ready reports whether every consumer is running (or halted and saying so),
-// with the reasons if not.
-func (h *Host) Ready() (bool, []string) { return false, []string{"starting"} }
-
-// Status tells what the host is doing.
-func (h *Host) Status(ctx context.Context) (Status, error) { return Status{}, nil }
-
-// AllPartitions asks WaitApplied for every partition.
-const AllPartitions = -1
-
-// Errors of WaitApplied.
-var (
-	ErrUnknownConsumer = errors.New("no such consumer on this host")
-	ErrNotAnInput      = errors.New("the consumer does not read this topic")
-)
-
-// NotCaughtUpError is a wait that ended too early. Lagging are the partitions
-// that are not there yet.
-type NotCaughtUpError struct {
-	Consumer store.ConsumerID
-	Topic    string
-	Position int64
-	Lagging  []int
+// subscribe records all consumers. One whose declaration is not the stored
+// one's halts and leaves the others alone; anything else stops the start.
+func (h *Host) subscribe(ctx context.Context) error {
+	h.sources = make(map[string]*reader.Source)
+	for _, c := range h.consumers {
+		for _, topic := range c.topics {
+			if h.sources[topic] != nil {
+				continue
+			}
+			if _, err := h.deps.Store.Topic(ctx, topic); err != nil {
+				return fmt.Errorf("%s reads topic %q: %w", c.id, topic, err)
+			}
+			h.sources[topic] = reader.NewSource(h.deps.Store, topic, reader.SourceConfig{
+				PageMessages: h.cfg.PageMessages, PageBytes: h.cfg.PageBytes,
+				RingBytes: h.cfg.RingBytes, Poll: h.cfg.Poll,
+			})
+		}
+		err := c.subscribe(ctx)
+		var changed *store.DeclarationError
+		switch {
+		case errors.As(err, &changed):
+			c.halted(ctx, store.Halt{
+				Reason: store.HaltDeclarationChanged, Digest: c.plugin.Module.Digest(),
+				Message: err.Error() + ": run the earlier module, or give the consumer another name",
+			})
+		case err != nil:
+			return err
+		}
+	}
+	return nil
 }
 
-func (e *NotCaughtUpError) Error() string {
-	return fmt.Sprintf("%s has not applied %s up to %d: %d partitions lag", e.Consumer, e.Topic, e.Position, len(e.Lagging))
+// apply runs the sources and consumers until ctx ends and they have stopped.
+func (h *Host) apply(ctx context.Context) {
+	stop, stopped := context.WithCancelCause(context.WithoutCancel(ctx))
+	work, abandon := context.WithCancelCause(context.WithoutCancel(ctx))
+	reading, stopReading := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopReading()
+	defer abandon(nil)
+
+	var sources, consumers sync.WaitGroup
+	for _, s := range h.sources {
+		sources.Go(func() { s.Run(reading) })
+	}
+	for _, c := range h.consumers {
+		if c.isHalted() {
+			continue
+		}
+		consumers.Go(func() { c.run(work, stop) })
+	}
+	h.setRunning(true)
+	<-ctx.Done()
+	h.setRunning(false)
+	stopped(errShutdown)
+	late := time.AfterFunc(h.cfg.ShutdownTimeout, func() { abandon(errTooLong) })
+	consumers.Wait()
+	late.Stop()
+	stopReading()
+	sources.Wait()
 }
 
-// HaltedError is a wait for a consumer that halted before it got there.
-type HaltedError struct {
-	Consumer store.ConsumerID
-	Halt     store.Halt
+// leave gives the leases back, also when ctx has ended: another host is to take
+// over without waiting for this one's expiry.
+func (h *Host) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.cfg.ReleaseTimeout)
+	defer cancel()
+	if err := h.deps.Store.Leave(ctx, h.id); err != nil {
+		h.log.Warn("leases are not given back: they lapse with the instance", "error", err)
+	}
 }
 
-func (e *HaltedError) Error() string {
-	return fmt.Sprintf("%s is halted at %s:%d: %s", e.Consumer, e.Halt.Topic, e.Halt.Position, e.Halt.Message)
-}
-
-// WaitApplied blocks until everything of topic up to position is applied and
-// committed in one partition of the consumer, or in AllPartitions. When ctx
-// ends first the error is a *NotCaughtUpError; others are *HaltedError,
-// ErrUnknownConsumer and ErrNotAnInput.
-func (h *Host) WaitApplied(ctx context.Context, consumer store.ConsumerID, topic string, position int64, partition int) error {
-	return ErrUnknownConsumer
+func (h *Host) setRunning(running bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.running = running
 }

@@ -1,0 +1,9 @@
+package host
+
+import "github.com/projhost/projhost/store"
+
+// Lowest is how far a consumer is applied and committed everywhere.
+func (h *Host) Lowest(id store.ConsumerID) int64 {
+	at, _ := h.Applied(id, store.EventsTopic, AllPartitions)
+	return at
+}

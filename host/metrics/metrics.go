@@ -1,0 +1,159 @@
+// Package metrics gives Prometheus what the host counts. What happens per batch
+// is counted as it happens; what can be looked up is looked up when somebody
+// asks.
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Consumer is what a consumer holds and has done, at one moment.
+type Consumer struct {
+	Name                   string // "projection/accounts"
+	State                  string
+	Lag                    int64
+	CacheRows              int
+	CacheBytes             int64
+	CacheHits, CacheMisses uint64
+	QueueBytes             int64
+}
+
+// Plugin is what a plugin's instances hold and have done.
+type Plugin struct {
+	Name                       string
+	Instances                  int
+	MemoryBytes                uint64
+	Calls, Failures            uint64
+	Restores, Reinstantiations uint64
+	DroppedLogLines            uint64
+}
+
+// Sample is everything that is looked up.
+type Sample struct {
+	Consumers []Consumer
+	Plugins   []Plugin
+	Topics    map[string]int64 // end by name, as far as read
+}
+
+// Metrics counts what happens. Its methods are safe for concurrent use.
+type Metrics struct {
+	messages      *prometheus.CounterVec
+	batchMessages *prometheus.HistogramVec
+	guestSeconds  *prometheus.HistogramVec
+	commitSeconds *prometheus.HistogramVec
+	retries       *prometheus.CounterVec
+	halts         *prometheus.CounterVec
+}
+
+const namespace = "projhost"
+
+// New registers the host's metrics. Look is called when they are collected.
+func New(r prometheus.Registerer, look func() Sample) (*Metrics, error) {
+	by := []string{"consumer"}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, append(by[:1:1], labels...))
+	}
+	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets}, by)
+	}
+	seconds := prometheus.ExponentialBuckets(0.0001, 4, 9)
+	m := &Metrics{
+		messages:      counter("messages_applied_total", "Messages applied and committed."),
+		batchMessages: histogram("batch_messages", "Messages of a committed batch.", prometheus.ExponentialBuckets(1, 4, 8)),
+		guestSeconds:  histogram("guest_call_seconds", "Duration of a call of the guest.", seconds),
+		commitSeconds: histogram("commit_seconds", "Duration of a batch's commit, repeats included.", seconds),
+		retries:       counter("retries_total", "Failures that were tried again."),
+		halts:         counter("halts_total", "Times a message halted its consumer.", "reason"),
+	}
+	for _, c := range []prometheus.Collector{m.messages, m.batchMessages, m.guestSeconds, m.commitSeconds, m.retries, m.halts, &looker{look}} {
+		if err := r.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// Called counts a call of a guest.
+func (m *Metrics) Called(consumer string, took time.Duration) {
+	m.guestSeconds.WithLabelValues(consumer).Observe(took.Seconds())
+}
+
+// Committed counts a committed batch.
+func (m *Metrics) Committed(consumer string, messages int, took time.Duration) {
+	m.messages.WithLabelValues(consumer).Add(float64(messages))
+	m.batchMessages.WithLabelValues(consumer).Observe(float64(messages))
+	m.commitSeconds.WithLabelValues(consumer).Observe(took.Seconds())
+}
+
+// Retried counts a failure that is tried again.
+func (m *Metrics) Retried(consumer string) { m.retries.WithLabelValues(consumer).Inc() }
+
+// Halted counts a halt.
+func (m *Metrics) Halted(consumer, reason string) { m.halts.WithLabelValues(consumer, reason).Inc() }
+
+// looker collects what is looked up.
+type looker struct{ look func() Sample }
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
+}
+
+var (
+	lag         = desc("consumer_lag", "Positions between the ends of its topics and what is applied everywhere.", "consumer")
+	state       = desc("consumer_state", "1 for the state a consumer is in.", "consumer", "state")
+	cacheRows   = desc("cache_rows", "Rows kept in memory.", "consumer")
+	cacheBytes  = desc("cache_bytes", "Memory of the rows kept, about.", "consumer")
+	cacheHits   = desc("cache_hits_total", "Rows wanted by a batch that were in memory.", "consumer")
+	cacheMisses = desc("cache_misses_total", "Rows that were read from the database.", "consumer")
+	queueBytes  = desc("queue_bytes", "Memory of the messages in front of the lanes, about.", "consumer")
+	instances   = desc("guest_instances", "Live instances.", "plugin")
+	memory      = desc("guest_memory_bytes", "Linear memory of the live instances.", "plugin")
+	calls       = desc("guest_calls_total", "Calls.", "plugin")
+	failures    = desc("guest_failures_total", "Calls that ended with a failed entry.", "plugin")
+	restores    = desc("guest_restores_total", "Times a guest's state was put back in place.", "plugin")
+	remade      = desc("guest_reinstantiations_total", "Times a guest was made anew because its state could not be put back.", "plugin")
+	dropped     = desc("guest_log_lines_dropped_total", "Log lines over a guest's rate.", "plugin")
+	topicEnd    = desc("topic_end", "Highest position read under.", "topic")
+)
+
+// Describe implements prometheus.Collector.
+func (l *looker) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{lag, state, cacheRows, cacheBytes, cacheHits, cacheMisses, queueBytes,
+		instances, memory, calls, failures, restores, remade, dropped, topicEnd} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (l *looker) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	count := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	s := l.look()
+	for _, c := range s.Consumers {
+		gauge(lag, float64(c.Lag), c.Name)
+		gauge(state, 1, c.Name, c.State)
+		gauge(cacheRows, float64(c.CacheRows), c.Name)
+		gauge(cacheBytes, float64(c.CacheBytes), c.Name)
+		count(cacheHits, c.CacheHits, c.Name)
+		count(cacheMisses, c.CacheMisses, c.Name)
+		gauge(queueBytes, float64(c.QueueBytes), c.Name)
+	}
+	for _, p := range s.Plugins {
+		gauge(instances, float64(p.Instances), p.Name)
+		gauge(memory, float64(p.MemoryBytes), p.Name)
+		count(calls, p.Calls, p.Name)
+		count(failures, p.Failures, p.Name)
+		count(restores, p.Restores, p.Name)
+		count(remade, p.Reinstantiations, p.Name)
+		count(dropped, p.DroppedLogLines, p.Name)
+	}
+	for name, end := range s.Topics {
+		gauge(topicEnd, float64(end), name)
+	}
+}

@@ -1,0 +1,174 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/projhost/projhost/abi"
+	"github.com/projhost/projhost/host/metrics"
+	"github.com/projhost/projhost/store"
+)
+
+// stuck is how long a consumer may be retrying before the host is not ready.
+const stuck = 10 * time.Second
+
+// Ready reports whether every consumer is running (or halted and saying so),
+// with the reasons if not.
+func (h *Host) Ready() (bool, []string) {
+	h.mu.Lock()
+	running := h.running
+	h.mu.Unlock()
+	if !running {
+		return false, []string{"the host is starting or stopping"}
+	}
+	var reasons []string
+	for _, c := range h.consumers {
+		c.mu.Lock()
+		state, since, reason := c.state, c.retryingSince, c.reason()
+		c.mu.Unlock()
+		switch {
+		case state == StateStarting:
+			reasons = append(reasons, fmt.Sprintf("%s is starting", c.id))
+		case reason != "" && time.Since(since) >= stuck:
+			reasons = append(reasons, fmt.Sprintf("%s has been retrying since %s: %s", c.id, since.UTC().Format(time.RFC3339), reason))
+		}
+	}
+	return len(reasons) == 0, reasons
+}
+
+// Status tells what the host is doing. The error is one of asking the store for
+// topics and consumers.
+func (h *Host) Status(ctx context.Context) (Status, error) {
+	topics, err := h.deps.Store.ListTopics(ctx)
+	if err != nil {
+		return Status{}, fmt.Errorf("list topics: %w", err)
+	}
+	known, err := h.deps.Store.ListConsumers(ctx)
+	if err != nil {
+		return Status{}, fmt.Errorf("list consumers: %w", err)
+	}
+	h.mu.Lock()
+	s := Status{InstanceID: h.id, StartedUS: h.startedUS, Topics: topics}
+	h.mu.Unlock()
+	s.Ready, s.Reasons = h.Ready()
+	ends := make(map[string]int64)
+	for _, t := range topics {
+		ends[t.Name] = t.HighWaterMark
+	}
+	for _, c := range h.consumers {
+		s.Consumers = append(s.Consumers, c.status(ends))
+	}
+	for _, k := range known {
+		if h.find(k.ID) == nil {
+			s.Consumers = append(s.Consumers, ConsumerStatus{
+				ID: k.ID, State: StateNotRunning, SinceUS: k.StateSinceUS, Halt: k.Halt,
+				Epoch: k.Epoch, Build: k.Build, Plugin: k.Plugin, Digest: k.Digest,
+			})
+		}
+	}
+	for _, p := range h.plugins {
+		s.Plugins = append(s.Plugins, p.status())
+	}
+	return s, nil
+}
+
+func (p *pluginState) status() PluginStatus {
+	live, stats := p.guests.total()
+	s := PluginStatus{
+		Name: p.Name, Digest: p.Module.Digest(), Version: p.Module.Manifest().Version, ABI: p.Module.Manifest().ABI,
+		Instances: live, MemoryBytes: stats.MemoryBytes, Restores: stats.Restores, Reinstantiations: stats.Instantiated,
+	}
+	for _, c := range p.Module.Manifest().Consumers {
+		s.Consumers = append(s.Consumers, store.ConsumerID{Type: c.Type, Name: c.Name})
+	}
+	return s
+}
+
+// reason is one of those for which the consumer is retrying; c.mu is held.
+func (c *consumer) reason() string {
+	for _, err := range c.retrying {
+		return err.Error()
+	}
+	return ""
+}
+
+func (c *consumer) status(ends map[string]int64) ConsumerStatus {
+	c.mu.Lock()
+	s := ConsumerStatus{
+		ID: c.id, State: c.state, SinceUS: c.sinceUS, Halt: c.halt, Reason: c.reason(),
+		Epoch: c.stored.Epoch, Build: c.stored.Build,
+		Plugin: c.plugin.Name, Digest: c.plugin.Module.Digest(), Distribution: abi.Spread,
+	}
+	session := c.session
+	if s.Reason != "" && s.State != StateHalted {
+		s.State, s.SinceUS = StateRetrying, c.retryingSince.UnixMicro()
+	}
+	c.mu.Unlock()
+	if c.singleOwner {
+		s.Distribution = abi.SingleOwner
+	}
+	if session == nil {
+		return s
+	}
+	for t, topic := range c.topics {
+		at := ConsumerTopic{Topic: topic, End: ends[topic], Applied: session.lowest(t)}
+		for p := range session.initial[t] {
+			at.Partitions = append(at.Partitions, PartitionStatus{
+				Partition: p, Generation: session.term.Lease(p).Generation, ReadThrough: session.applied(t, p),
+				Checkpoint: session.lanes[p%len(session.lanes)].Checkpoint(t, p),
+			})
+		}
+		s.Lag += max(0, at.End-at.Applied)
+		s.Topics = append(s.Topics, at)
+	}
+	for i, l := range session.lanes {
+		stats := l.Stats()
+		s.Lanes = append(s.Lanes, LaneStatus{
+			Partitions:    (len(session.initial[0]) - i + len(session.lanes) - 1) / len(session.lanes),
+			QueueMessages: stats.QueueMessages, QueueBytes: int64(stats.QueueBytes),
+			CacheRows: stats.CacheRows, CacheBytes: stats.CacheBytes,
+			Batches: stats.Batches, Messages: stats.Messages, LastBatch: stats.LastBatch,
+		})
+	}
+	return s
+}
+
+// sample is what metrics are looked up from. It does not ask the store.
+func (h *Host) sample() metrics.Sample {
+	s := metrics.Sample{Topics: make(map[string]int64)}
+	h.mu.Lock()
+	running := h.running
+	h.mu.Unlock()
+	if running {
+		for name, source := range h.sources {
+			s.Topics[name] = source.End()
+		}
+	}
+	for _, c := range h.consumers {
+		st := c.status(s.Topics)
+		m := metrics.Consumer{Name: c.id.String(), State: st.State, Lag: st.Lag}
+		c.mu.Lock()
+		session := c.session
+		c.mu.Unlock()
+		if session != nil {
+			for _, l := range session.lanes {
+				stats := l.Stats()
+				m.CacheRows += stats.CacheRows
+				m.CacheBytes += stats.CacheBytes
+				m.CacheHits += stats.CacheHits
+				m.CacheMisses += stats.CacheMisses
+				m.QueueBytes += int64(stats.QueueBytes)
+			}
+		}
+		s.Consumers = append(s.Consumers, m)
+	}
+	for _, p := range h.plugins {
+		live, stats := p.guests.total()
+		s.Plugins = append(s.Plugins, metrics.Plugin{
+			Name: p.Name, Instances: live, MemoryBytes: stats.MemoryBytes, Calls: stats.Calls, Failures: stats.Failures,
+			Restores: stats.Restores, Reinstantiations: stats.Instantiated, DroppedLogLines: stats.Dropped,
+		})
+	}
+	return s
+}
