@@ -34,10 +34,10 @@ type module struct {
 	before   func(ctx context.Context, entries int) error
 
 	mu     sync.Mutex
-	guests []*guest
+	guests []*instance
 }
 
-type guest struct {
+type instance struct {
 	*fake.Guest
 	m *module
 }
@@ -48,17 +48,17 @@ func (m *module) Digest() string          { return m.digest }
 func (m *module) NewInstance(context.Context, hclog.Logger) (host.Instance, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	g := &guest{m: m, Guest: &fake.Guest{Handle: m.handle, Before: m.before}}
+	g := &instance{m: m, Guest: &fake.Guest{Handle: m.handle, Before: m.before}}
 	m.guests = append(m.guests, g)
 	return g, nil
 }
 
-func (g *guest) Apply(ctx context.Context, consumer int, entries []abi.Entry, sink plugins.Sink) (int, *plugins.Failure, error) {
+func (g *instance) Apply(ctx context.Context, consumer int, entries []abi.Entry, sink plugins.Sink) (int, *plugins.Failure, error) {
 	g.Shapes = g.m.manifest.Consumers[consumer].Shape
 	return g.Guest.Apply(ctx, consumer, entries, sink)
 }
 
-func (g *guest) Keys(_ context.Context, _ int, entries []abi.Entry, each func(int, [][]byte) error) (int, *plugins.Failure, error) {
+func (g *instance) Keys(_ context.Context, _ int, entries []abi.Entry, each func(int, [][]byte) error) (int, *plugins.Failure, error) {
 	for i := range entries {
 		keys, fail := g.m.keys(&entries[i])
 		if fail != nil {
@@ -76,7 +76,7 @@ func (g *guest) Keys(_ context.Context, _ int, entries []abi.Entry, each func(in
 	return len(entries), nil, nil
 }
 
-func (g *guest) Stats() plugins.Stats {
+func (g *instance) Stats() plugins.Stats {
 	return plugins.Stats{Calls: uint64(g.Calls), MemoryBytes: 1 << 16}
 }
 

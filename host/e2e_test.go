@@ -1,0 +1,155 @@
+package host_test
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/stretchr/testify/require"
+
+	"github.com/projhost/projhost/abi"
+	"github.com/projhost/projhost/host"
+	"github.com/projhost/projhost/internal/guest"
+	"github.com/projhost/projhost/internal/samples"
+	"github.com/projhost/projhost/plugins"
+	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/sqlite"
+)
+
+func openSQLite(t testing.TB, path string) *sqlite.Store {
+	t.Helper()
+	st, err := sqlite.Open(t.Context(), sqlite.Options{Path: path})
+	require.NoError(t, err)
+	return st
+}
+
+func loadPlugin(t testing.TB, engine *plugins.Engine, name string, wasm []byte, set func(*plugins.Settings)) host.Plugin {
+	t.Helper()
+	settings := plugins.DefaultSettings(name)
+	if set != nil {
+		set(&settings)
+	}
+	m, err := engine.Load(t.Context(), wasm, settings)
+	require.NoError(t, err)
+	t.Cleanup(func() { m.Close(context.Background()) })
+	return host.Plugin{Name: name, Module: host.ModuleOf(m), Config: settings.Config}
+}
+
+func newEngine(t testing.TB) *plugins.Engine {
+	t.Helper()
+	engine, err := plugins.NewEngine(t.TempDir(), hclog.NewNullLogger(), plugins.Compile)
+	require.NoError(t, err)
+	t.Cleanup(func() { engine.Close(context.Background()) })
+	return engine
+}
+
+func imported(e samples.Event) store.ImportEvent {
+	return store.ImportEvent{
+		AggregateType: e.AggregateType, AggregateID: e.AggregateID,
+		NewEvent: store.NewEvent{
+			ID: e.ID, HasID: true, Type: e.Type, Data: e.Data, Metadata: e.Metadata, OccurredUS: e.OccurredUS, HasOccurred: true,
+		},
+	}
+}
+
+// importAll appends a sequence of events in batches, and returns the last
+// position.
+func importAll(t testing.TB, st store.Store, events iter.Seq[samples.Event]) (last int64) {
+	t.Helper()
+	var batch []store.ImportEvent
+	flush := func() {
+		if len(batch) == 0 {
+			return
+		}
+		r, err := st.Import(t.Context(), batch)
+		require.NoError(t, err)
+		last, batch = r.LastPosition, batch[:0]
+	}
+	for e := range events {
+		if batch = append(batch, imported(e)); len(batch) == 1000 {
+			flush()
+		}
+	}
+	flush()
+	return last
+}
+
+// runUntil runs a host until its consumers have applied up to a position.
+func runUntil(t testing.TB, st store.Store, ps []host.Plugin, set func(*host.Config), last int64) time.Duration {
+	t.Helper()
+	cfg := host.DefaultConfig()
+	if set != nil {
+		set(&cfg)
+	}
+	h, err := host.New(host.Deps{Store: st, Plugins: ps, Log: hclog.NewNullLogger()}, cfg)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	began := time.Now()
+	go func() { done <- h.Run(ctx) }()
+	for _, p := range ps {
+		for _, c := range p.Module.Manifest().Consumers {
+			require.NoError(t, h.WaitApplied(ctx, store.ConsumerID{Type: c.Type, Name: c.Name}, store.EventsTopic, last, host.AllPartitions))
+		}
+	}
+	took := time.Since(began)
+	cancel()
+	require.NoError(t, <-done)
+	return took
+}
+
+// allRows reads a read model through its own view, as JSON by key.
+func allRows(t testing.TB, st store.Store, p host.Plugin, name, table string) map[string]string {
+	t.Helper()
+	view, err := st.View(t.Context(), store.ConsumerID{Type: abi.Projection, Name: name})
+	require.NoError(t, err)
+	defer view.Close()
+	out := make(map[string]string)
+	var ref store.TableRef
+	for _, tr := range view.Consumer().Tables {
+		if tr.Table.Name == table {
+			ref = tr
+		}
+	}
+	require.NotNil(t, ref.Table, "table %s", table)
+	for after := ""; ; {
+		rows, next, err := view.Query(t.Context(), table, store.Query{Limit: 500, After: after})
+		require.NoError(t, err)
+		for _, r := range rows {
+			out[r.Key.Key] = fmt.Sprintf("%s @%d", ref.Table.AppendJSON(nil, r.Row), r.Position)
+		}
+		if next == "" {
+			return out
+		}
+		after = next
+	}
+}
+
+// BenchmarkAccounts applies the demo's workload on SQLite with the Go plugin:
+// 100,000 events over 10,000 accounts. The metric is events a second.
+func BenchmarkAccounts(b *testing.B) {
+	wasm := guest.Build(b, "testplugins/accounts")
+	engine := newEngine(b)
+	const events = 100_000
+	for _, lanes := range []int{1, 2} {
+		for _, timeout := range []time.Duration{0, plugins.DefaultTimeout} {
+			b.Run(fmt.Sprintf("lanes=%d/timeout=%v", lanes, timeout), func(b *testing.B) {
+				p := loadPlugin(b, engine, "accounts", wasm, func(s *plugins.Settings) { s.Timeout = timeout })
+				for i := range b.N {
+					b.StopTimer()
+					st := openSQLite(b, filepath.Join(b.TempDir(), fmt.Sprint(i, ".db")))
+					last := importAll(b, st, samples.Accounts(events, samples.AccountsDefault))
+					b.StartTimer()
+					took := runUntil(b, st, []host.Plugin{p}, func(c *host.Config) { c.Lanes = lanes }, last)
+					b.StopTimer()
+					b.ReportMetric(events/took.Seconds(), "events/s")
+					require.NoError(b, st.Close())
+				}
+			})
+		}
+	}
+}
