@@ -257,3 +257,36 @@ func Base64(v []byte) ([]byte, error) {
 	}
 	return b, nil
 }
+
+// DecodeMessage reads an event in the form that [AppendMessage] gives it.
+func (d *Decoder) DecodeMessage(b []byte, out *store.Event) error {
+	var e store.ImportEvent
+	d.Stream, d.present = StreamRequired, 0
+	*out = store.Event{}
+	err := rawjson.Members(b, func(name, value []byte, _ int) (err error) {
+		var n int64
+		switch string(name) {
+		case "position":
+			out.Position, err = rawjson.Int(value, 64)
+		case "partition":
+			n, err = rawjson.Int(value, 32)
+			out.Partition = int(n)
+		default:
+			return d.member(name, value, &e)
+		}
+		return err
+	})
+	if err == nil {
+		err = d.complete(&e)
+	}
+	if err != nil {
+		return err
+	}
+	out.ID, out.AggregateType, out.AggregateID, out.Sequence = e.ID, e.AggregateType, e.AggregateID, e.Sequence
+	out.Type, out.Revision, out.Data, out.Metadata, out.OccurredUS = e.Type, e.Revision, e.Data, e.Metadata, e.OccurredUS
+	out.Codec, out.CodecVersion = store.DefaultCodec, store.DefaultCodecVersion
+	if e.Codec != "" {
+		out.Codec, out.CodecVersion = e.Codec, max(e.CodecVersion, 1)
+	}
+	return nil
+}

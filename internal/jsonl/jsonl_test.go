@@ -193,6 +193,10 @@ func FuzzDecode(f *testing.F) {
 			e.AggregateID != back.AggregateID || e.AggregateType != back.AggregateType || e.Type != back.Type || e.OccurredUS != back.OccurredUS || e.Revision != back.Revision {
 			t.Fatalf("%q became %q", line, out)
 		}
+		var ev store.Event
+		if err := d.DecodeMessage(AppendMessage(nil, event(e)), &ev); err != nil || !bytes.Equal(ev.Data, e.Data) || ev.AggregateID != e.AggregateID {
+			t.Fatalf("%q: message %+v: %v", line, ev, err)
+		}
 		if rawjson.Check(AppendMessage(nil, event(e))) != nil && (e.Codec == "" || e.Codec == "json") && rawjson.Check(e.Data) == nil {
 			t.Fatalf("%q gives a message that is not JSON", line)
 		}

@@ -352,6 +352,7 @@ func (a *appender) importAll(events []store.ImportEvent) (res store.ImportResult
 			return res, err
 		}
 		res.AlreadyThere++
+		res.There = append(res.There, i)
 		res.LastPosition = max(res.LastPosition, position)
 	}
 	return res, a.finish()

@@ -1,0 +1,306 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/projhost/projhost/host"
+	"github.com/projhost/projhost/internal/config"
+	"github.com/projhost/projhost/internal/guest"
+	"github.com/projhost/projhost/internal/samples"
+	"github.com/projhost/projhost/store"
+)
+
+const (
+	demoEvents  = 100_000
+	demoPlugin  = "accounts"
+	demoListen  = "127.0.0.1:8080"
+	demoBatch   = 2000
+	demoRows    = 5
+	demoRefresh = 100 * time.Millisecond
+)
+
+type demoFlags struct {
+	once    bool
+	events  int
+	listen  string
+	dataDir string
+}
+
+func (c *cli) demoCommand() *cobra.Command {
+	var f demoFlags
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "The whole job on an empty machine: builds a plugin, feeds events, shows the read model",
+		Long: `demo builds the example plugin testplugins/accounts with the Go toolchain, runs a host on embedded SQLite,
+appends sample events of bank accounts (the same ones every time), waits until the read model has caught up,
+prints some rows, and serves until Ctrl-C. It needs Go and this repository, and leaves nothing behind unless
+--data-dir says where; a second start over the same folder goes on where the first stopped.`,
+		Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.events < 0 {
+				return usage("--events must not be negative")
+			}
+			return c.demo(cmd.Context(), f, cmd.Flags().Changed("listen"))
+		},
+	}
+	cmd.Flags().BoolVar(&f.once, "once", false, "exit after printing")
+	cmd.Flags().IntVar(&f.events, "events", demoEvents, "how `many` sample events there shall be")
+	cmd.Flags().StringVar(&f.listen, "listen", demoListen, "`address` to serve at; if this one is taken, any free port")
+	cmd.Flags().StringVar(&f.dataDir, "data-dir", "", "`folder` of the database, kept afterwards (default: a temporary one, removed)")
+	return cmd
+}
+
+// demoSummary is what a demo has to show, with --json.
+type demoSummary struct {
+	Events         int64   `json:"events"`
+	Appended       int64   `json:"appended"`
+	AppendSeconds  float64 `json:"append_seconds"`
+	AppliedSeconds float64 `json:"applied_seconds"` // from the first append until all is applied
+	PerSecond      float64 `json:"events_per_second"`
+	Address        string  `json:"address"`
+	Database       string  `json:"database"`
+}
+
+func (c *cli) demo(ctx context.Context, f demoFlags, listenGiven bool) (err error) {
+	cfg := config.Default()
+	cfg.HTTP.Listen = demoAddress(f.listen, listenGiven)
+	host, _, err := net.SplitHostPort(cfg.HTTP.Listen)
+	if err != nil || !config.Loopback(host) {
+		return usage("--listen %q must be a loopback address with a port, such as 127.0.0.1:8080: the demo has no tokens", f.listen)
+	}
+	cfg.DataDir = f.dataDir
+	if f.dataDir == "" {
+		if cfg.DataDir, err = os.MkdirTemp("", "projhost-demo-"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(cfg.DataDir)) }()
+	}
+	start := time.Now()
+	c.say("building the plugin testplugins/%s with Go …", demoPlugin)
+	wasm, err := guest.Compile(ctx, "testplugins/"+demoPlugin)
+	if err != nil {
+		return fmt.Errorf("demo: %w", err)
+	}
+	c.say("built: %s in %s", bytesIEC(uint64(len(wasm))), round(time.Since(start)))
+
+	plugin := config.DefaultPlugin()
+	plugin.Name = demoPlugin
+	cfg.Plugins = []config.Plugin{plugin}
+	cfg.Log = config.Log{Level: "warn", Format: "text"}
+	n, err := openNode(ctx, &cfg, c.logger(cfg.Log), map[string][]byte{demoPlugin: wasm})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.close()) }()
+
+	// The node ends when the story does, or takes the story down with it.
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan error, 1)
+	go func() {
+		err := n.run(ctx)
+		cancel(err)
+		done <- err
+	}()
+	err = c.demoStory(ctx, n, f)
+	if err == nil && !f.once {
+		<-ctx.Done()
+		c.say("\nstopping")
+	}
+	cancel(nil)
+	if nodeErr := <-done; nodeErr != nil {
+		return nodeErr
+	}
+	return err
+}
+
+// say tells what is going on, unless JSON is asked for.
+func (c *cli) say(format string, args ...any) {
+	if !c.json {
+		fmt.Fprintf(c.stdout, format+"\n", args...)
+	}
+}
+
+// demoAddress is a free port where the usual one is taken and none was given.
+func demoAddress(listen string, given bool) string {
+	if given {
+		return listen
+	}
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return "127.0.0.1:0"
+	}
+	_ = l.Close()
+	return listen
+}
+
+var errInterrupted = errors.New("interrupted")
+
+func (c *cli) demoStory(ctx context.Context, n *node, f demoFlags) error {
+	start := time.Now()
+	appended, err := c.demoAppend(ctx, n, f.events)
+	if err != nil {
+		return demoError(ctx, "append", err)
+	}
+	appendTime := time.Since(start)
+	if there := int64(f.events) - appended; there > 0 {
+		c.say("%s are there from before", plural(there, "event"))
+	}
+	c.say("appended %s in %s (%s)", plural(appended, "event"), round(appendTime), perSecond(appended, appendTime))
+	if err := c.demoCatchUp(ctx, n); err != nil {
+		return demoError(ctx, "apply", err)
+	}
+	took := time.Since(start)
+	cl := &client{base: n.address(), http: &http.Client{}, close: noClose}
+	if c.json {
+		return c.printJSON(demoSummary{int64(f.events), appended, appendTime.Seconds(), took.Seconds(), float64(appended) / took.Seconds(), n.address(), n.cfg.SQLitePath()})
+	}
+	c.say("the read model has caught up: %s appended and applied in %s (%s)\n", plural(appended, "event"), round(took), perSecond(appended, took))
+	if err := c.demoShow(ctx, cl, f.events); err != nil {
+		return demoError(ctx, "show", err)
+	}
+	c.say("\nserving at %s", n.address())
+	if f.once {
+		return nil
+	}
+	c.demoHints(n)
+	return nil
+}
+
+// demoError prefers the reason for which everything was stopped.
+func demoError(ctx context.Context, what string, err error) error {
+	if ctx.Err() != nil {
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+			return cause
+		}
+		return errInterrupted
+	}
+	return fmt.Errorf("demo: %s: %w", what, err)
+}
+
+// demoAppend appends the sample events that are not there yet. They are appended
+// in order and in whole batches, so a batch whose last event is there is there.
+func (c *cli) demoAppend(ctx context.Context, n *node, events int) (appended int64, err error) {
+	bar := c.progress(int64(events), "append", false)
+	defer func() { _ = bar.Clear() }()
+	sequences := map[string]int64{}
+	missing := false
+	for batch := range batches(samples.Accounts(events, samples.AccountsDefault), demoBatch) {
+		in := make([]store.ImportEvent, len(batch))
+		for i, e := range batch {
+			sequences[e.AggregateID]++
+			in[i] = store.ImportEvent{AggregateType: e.AggregateType, AggregateID: e.AggregateID, NewEvent: store.NewEvent{
+				ID: e.ID, HasID: true, Type: e.Type, Data: e.Data, Metadata: e.Metadata, OccurredUS: e.OccurredUS, HasOccurred: true}}
+		}
+		if !missing {
+			last := &in[len(in)-1]
+			stored, err := n.store.ReadStream(ctx, last.AggregateType, last.AggregateID, sequences[last.AggregateID], 1)
+			if err != nil {
+				return appended, err
+			}
+			missing = len(stored) == 0 || stored[0].ID != last.ID
+		}
+		if missing {
+			res, err := n.store.Import(ctx, in)
+			if err != nil {
+				return appended, err
+			}
+			appended += int64(res.Stored)
+		}
+		_ = bar.Add(len(in))
+	}
+	return appended, ctx.Err()
+}
+
+func batches[T any](seq iter.Seq[T], size int) iter.Seq[[]T] {
+	return func(yield func([]T) bool) {
+		batch := make([]T, 0, size)
+		for e := range seq {
+			if batch = append(batch, e); len(batch) == size {
+				if !yield(batch) {
+					return
+				}
+				batch = batch[:0]
+			}
+		}
+		if len(batch) > 0 {
+			yield(batch)
+		}
+	}
+}
+
+// demoCatchUp waits until everything appended is applied.
+func (c *cli) demoCatchUp(ctx context.Context, n *node) error {
+	topic, err := n.store.Topic(ctx, store.EventsTopic)
+	if err != nil {
+		return err
+	}
+	id := store.ConsumerID{Type: "projection", Name: demoPlugin}
+	bar := c.progress(topic.HighWaterMark, "apply", false)
+	defer func() { _ = bar.Clear() }()
+	for {
+		if applied, ok := n.host.Applied(id, store.EventsTopic, host.AllPartitions); ok {
+			_ = bar.Set64(min(applied, topic.HighWaterMark))
+		}
+		wait, cancel := context.WithTimeout(ctx, demoRefresh)
+		err := n.host.WaitApplied(wait, id, store.EventsTopic, topic.HighWaterMark, host.AllPartitions)
+		cancel()
+		_, late := errors.AsType[*host.NotCaughtUpError](err)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case late:
+		case errors.Is(err, host.ErrUnknownConsumer): // not subscribed yet
+			select {
+			case <-ctx.Done():
+			case <-time.After(demoRefresh):
+			}
+		default:
+			return err
+		}
+	}
+}
+
+func (c *cli) demoShow(ctx context.Context, cl *client, events int) error {
+	if events == 0 {
+		return nil
+	}
+	q := queryFlags{limit: demoRows, format: "table"}
+	v, err := q.values()
+	if err != nil {
+		return err
+	}
+	return c.queryList(ctx, cl, demoPlugin, v, &q)
+}
+
+// demoHints says what to try while the demo serves.
+func (c *cli) demoHints(n *node) {
+	me := os.Args[0]
+	if strings.Contains(me, "go-build") {
+		me = "go run ./cmd/projhost"
+	} else {
+		me = filepath.Base(me)
+	}
+	flag := ""
+	if n.cfg.HTTP.Listen != demoListen {
+		flag = " --url " + n.address()
+	}
+	c.say("try, in another terminal:")
+	for _, args := range []string{"status", "query accounts --order owner --limit 3", "query accounts account-00042", "topics tail events --follow"} {
+		c.say("  %s %s%s", me, args, flag)
+	}
+	c.say("  curl %s/v1/read-models/accounts/account-00042", n.address())
+	c.say("Ctrl-C ends it.")
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/spf13/cobra"
+
+	"github.com/projhost/projhost/internal/config"
+	"github.com/projhost/projhost/plugins"
+	"github.com/projhost/projhost/store/sqlite"
+)
+
+// Verdicts of the doctor.
+const (
+	healthy = "ok"
+	warning = "warn"
+	failing = "fail"
+)
+
+// finding is one line of the doctor's.
+type finding struct {
+	Check  string `json:"check"`
+	Status string `json:"status"`
+	Detail string `json:"detail"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+func (c *cli) doctorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Check configuration, data folder, database, schema, clock and plugins, and say what to mend",
+		Args:  exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			findings := c.examine(cmd.Context())
+			failed := int64(0)
+			for _, f := range findings {
+				if f.Status == failing {
+					failed++
+				}
+			}
+			if c.json {
+				if err := c.printJSON(map[string]any{"ok": failed == 0, "checks": findings}); err != nil {
+					return err
+				}
+			} else {
+				t := newTable(c.stdout)
+				for _, f := range findings {
+					t.AppendRow(table.Row{f.Status, f.Check, f.Detail})
+					if f.Remedy != "" {
+						t.AppendRow(table.Row{"", "", "→ " + f.Remedy})
+					}
+				}
+				t.Render()
+			}
+			if failed > 0 {
+				return fmt.Errorf("doctor: %s to mend", plural(failed, "thing"))
+			}
+			return nil
+		},
+	}
+}
+
+func (c *cli) examine(ctx context.Context) (out []finding) {
+	add := func(check, status, detail, remedy string) {
+		out = append(out, finding{check, status, detail, remedy})
+	}
+	cfg, err := c.load()
+	if err != nil {
+		for _, line := range strings.Split(err.Error(), "\n") {
+			add("config", failing, line, "correct the file; config.toml of the repository explains every key")
+		}
+		return out
+	}
+	file := cfg.File
+	if file == "" {
+		file = "defaults (there is no config.toml here)"
+	}
+	add("config", healthy, file, "")
+	for _, n := range cfg.Notices() {
+		add("config", warning, n, "")
+	}
+	folder := examineFolder(cfg)
+	out = append(out, folder)
+	if folder.Status == failing {
+		return append(out, examineClock(cfg), c.examinePlugins(ctx, cfg))
+	}
+	out = append(out, c.examineDatabase(ctx, cfg)...)
+	return append(out, examineClock(cfg), c.examinePlugins(ctx, cfg))
+}
+
+func examineFolder(cfg *config.Config) finding {
+	dir := config.Abs(cfg.DataPath())
+	fi, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return finding{"data folder", warning, dir + " does not exist yet", "the first start makes it"}
+	case err != nil:
+		return finding{"data folder", failing, err.Error(), "let this user read and write the folder, or set data_dir"}
+	case !fi.IsDir():
+		return finding{"data folder", failing, dir + " is a file", "move it away, or set data_dir"}
+	}
+	probe, err := os.CreateTemp(dir, ".doctor-*")
+	if err != nil {
+		return finding{"data folder", failing, err.Error(), "let this user write to the folder, or set data_dir"}
+	}
+	_ = probe.Close()
+	_ = os.Remove(probe.Name())
+	free, known := diskFree(dir)
+	detail := dir
+	if known {
+		detail += fmt.Sprintf(", %s free", bytesIEC(free))
+		if free < 256<<20 {
+			return finding{"data folder", failing, detail, "free some space: with less than 256 MiB appends may fail at any time"}
+		}
+		if free < 2<<30 {
+			return finding{"data folder", warning, detail, "free some space before it runs out"}
+		}
+	}
+	return finding{"data folder", healthy, detail, ""}
+}
+
+// examineDatabase asks the running host, and where there is none opens the
+// database itself, without making or changing anything.
+func (c *cli) examineDatabase(ctx context.Context, cfg *config.Config) (out []finding) {
+	if cl, err := configuredClient(cfg); err == nil && cl != nil && cl.alive(ctx) {
+		var ready map[string]any
+		out = append(out, finding{"host", healthy, "a host answers at " + cl.base, ""})
+		if err := cl.get(ctx, "/readyz", nil, &ready); err != nil {
+			return append(out, finding{"database", failing, err.Error(), "see projhost status, and the host's log"})
+		}
+		return append(out, finding{"database", healthy, "the host is ready, its store answers", ""})
+	}
+	file := cfg.SQLitePath()
+	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		if cfg.Store.InitializeSchema == "never" {
+			return append(out, finding{"database", failing, "there is none at " + file, `make it with the script of projhost schema print, or set [store] initialize_schema = "always"`})
+		}
+		return append(out, finding{"database", warning, "there is none at " + file + " yet", "the first start makes it"})
+	}
+	opt := sqliteOptions(cfg)
+	opt.NeverInitialize = true
+	st, err := sqlite.Open(ctx, opt)
+	if err != nil {
+		remedy := "see the message; projhost schema check compares the tables"
+		if _, locked := errors.AsType[*sqlite.LockedError](err); locked {
+			remedy = "stop that process, or check the address it listens at"
+		}
+		return append(out, finding{"database", failing, err.Error(), remedy})
+	}
+	defer func() {
+		if err := st.Close(); err != nil {
+			out = append(out, finding{"database", failing, err.Error(), ""})
+		}
+	}()
+	info, err := st.Info(ctx)
+	if err != nil {
+		return append(out, finding{"database", failing, err.Error(), ""})
+	}
+	out = append(out, finding{"database", healthy, fmt.Sprintf("%s (%s %s)", file, info.Driver, info.ServerVersion), ""})
+	if err := st.Check(ctx); err != nil {
+		return append(out, finding{"schema", failing, err.Error(), "see the message"})
+	}
+	return append(out, finding{"schema", healthy, fmt.Sprintf("version %d, %s", info.SchemaVersion, plural(int64(info.Partitions), "partition")), ""})
+}
+
+// examineClock finds a clock that went back: the embedded database has no other.
+func examineClock(cfg *config.Config) finding {
+	now := time.Now()
+	detail := now.UTC().Format(time.RFC3339) + " by this machine, whose clock the database uses"
+	for _, suffix := range []string{"", "-wal"} {
+		if fi, err := os.Stat(cfg.SQLitePath() + suffix); err == nil && fi.ModTime().After(now.Add(time.Minute)) {
+			return finding{"clock", failing, fmt.Sprintf("%s, but %s was written at %s", detail, filepath.Base(cfg.SQLitePath())+suffix, fi.ModTime().UTC().Format(time.RFC3339)),
+				"set the clock right: recorded times would go back"}
+		}
+	}
+	if now.Year() < 2025 {
+		return finding{"clock", failing, detail, "set the clock right"}
+	}
+	return finding{"clock", healthy, detail, ""}
+}
+
+func (c *cli) examinePlugins(ctx context.Context, cfg *config.Config) finding {
+	if len(cfg.Plugins) == 0 {
+		return finding{"plugins", warning, "none are configured", "add a [[plugin]] table"}
+	}
+	engine, err := plugins.NewEngine("", hclog.NewNullLogger(), plugins.Compile)
+	if err != nil {
+		return finding{"plugins", failing, err.Error(), ""}
+	}
+	defer func() { _ = engine.Close(context.WithoutCancel(ctx)) }()
+	var names, problems []string
+	for i := range cfg.Plugins {
+		p := &cfg.Plugins[i]
+		check, err := checkPlugin(ctx, engine, cfg, cfg.Resolve(p.Path))
+		switch {
+		case err != nil:
+			problems = append(problems, fmt.Sprintf("%s: %v", p.Name, err))
+		case !check.OK:
+			problems = append(problems, fmt.Sprintf("%s: %s", p.Name, strings.Join(check.Reasons, "; ")))
+		default:
+			names = append(names, p.Name+" "+shortDigest(check.Digest))
+		}
+	}
+	if len(problems) > 0 {
+		return finding{"plugins", failing, strings.Join(problems, " | "), "projhost plugins check FILE lists every reason"}
+	}
+	return finding{"plugins", healthy, strings.Join(names, ", "), ""}
+}

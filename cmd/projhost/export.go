@@ -1,0 +1,130 @@
+package main
+
+import (
+	"bufio"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/projhost/projhost/internal/jsonl"
+	"github.com/projhost/projhost/internal/rawjson"
+	"github.com/projhost/projhost/store"
+)
+
+// messagePage is how many messages are asked for at a time.
+const messagePage = 2000
+
+func (c *cli) exportCommand() *cobra.Command {
+	var after, limit int64
+	var zip, sequence bool
+	var output string
+	cmd := &cobra.Command{
+		Use:   "export TOPIC",
+		Short: "Write a topic's events as JSON Lines, as import reads them",
+		Long: `export writes the events of a topic to standard output, one JSON object a line, in the format that import
+reads. Data and metadata are written byte for byte as they are stored.`,
+		Args: exactly("TOPIC"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if after < 0 || limit < 0 {
+				return usage("--after and --limit must not be negative")
+			}
+			cl, err := c.connectOrOpen(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, cl.close()) }()
+			dst := c.stdout
+			if output != "" {
+				f, err := os.Create(output)
+				if err != nil {
+					return fmt.Errorf("--output: %w", err)
+				}
+				defer func() { err = errors.Join(err, f.Close()) }()
+				dst = f
+			}
+			return c.export(cmd.Context(), cl, dst, args[0], after, limit, zip, sequence)
+		},
+	}
+	f := cmd.Flags()
+	f.Int64Var(&after, "after", 0, "begin after this `position`")
+	f.Int64Var(&limit, "limit", 0, "at most so `many` events; 0: all")
+	f.BoolVar(&zip, "gzip", false, "compress the output")
+	f.BoolVar(&sequence, "with-sequence", false, "write each event's place in its stream, which import then checks")
+	f.StringVarP(&output, "output", "o", "", "write to `file` instead of standard output")
+	return cmd
+}
+
+func (c *cli) export(ctx context.Context, cl *client, dst io.Writer, topic string, after, limit int64, zip, sequence bool) error {
+	w := bufio.NewWriterSize(dst, 256<<10)
+	out := io.Writer(w)
+	var zw *gzip.Writer
+	if zip {
+		zw = gzip.NewWriter(w)
+		out = zw
+	}
+	var line []byte
+	_, err := eachMessage(ctx, cl, topic, after, limit, func(e *store.Event, _ []byte) error {
+		line = jsonl.AppendLine(line[:0], e, sequence)
+		_, err := out.Write(line)
+		return err
+	})
+	if err == nil && zw != nil {
+		err = zw.Close()
+	}
+	// What was read is written even if more could not be.
+	if ferr := w.Flush(); err == nil {
+		err = ferr
+	}
+	if err != nil {
+		return fmt.Errorf("export %s: %w", topic, err)
+	}
+	return nil
+}
+
+// eachMessage calls each for the messages after a position, at most limit of
+// them (0: all there are), and returns the last one's position. raw is the
+// message as the API gave it.
+func eachMessage(ctx context.Context, cl *client, topic string, after, limit int64, each func(e *store.Event, raw []byte) error) (int64, error) {
+	var d jsonl.Decoder
+	for n := int64(0); limit == 0 || n < limit; {
+		page := int64(messagePage)
+		if limit > 0 {
+			page = min(page, limit-n)
+		}
+		body, _, err := cl.call(ctx, http.MethodGet, path("topics", topic, "messages"),
+			url.Values{"after": {strconv.FormatInt(after, 10)}, "limit": {strconv.FormatInt(page, 10)}}, nil)
+		if err != nil {
+			return after, err
+		}
+		more := false
+		err = rawjson.Members(body, func(name, value []byte, _ int) error {
+			switch string(name) {
+			case "next":
+				more = !rawjson.IsNull(value)
+			case "items":
+				return rawjson.Elements(value, func(raw []byte, _ int) error {
+					var e store.Event
+					if err := d.DecodeMessage(raw, &e); err != nil {
+						return fmt.Errorf("decode a message: %w", err)
+					}
+					after = e.Position
+					n++
+					return each(&e, raw)
+				})
+			}
+			return nil
+		})
+		if err != nil || !more {
+			return after, err
+		}
+	}
+	return after, nil
+}
