@@ -40,7 +40,10 @@ func (c *cursor) end() {
 	}
 }
 
-const truncated = "the input ends too early"
+const (
+	truncated = "the input ends too early"
+	tooLong   = "a length beyond the end of the input"
+)
 
 // take gives the next n bytes.
 func (c *cursor) take(n int) []byte {
@@ -87,7 +90,7 @@ func (c *cursor) bytes() []byte {
 	n := c.u32()
 	// Compared as uint64: int has 32 bits on some guests.
 	if uint64(n) > uint64(c.left()) {
-		c.fail(at, "a length beyond the end of the input")
+		c.fail(at, tooLong)
 		return nil
 	}
 	return c.take(int(n))

@@ -269,7 +269,8 @@ func (r *OpReader) columns(op *Op) {
 	n := int(c.u16())
 	for i := 0; i < n && c.reason == ""; i++ {
 		at := c.off
-		var cv ColumnValue
+		op.Columns = append(op.Columns, ColumnValue{})
+		cv := &op.Columns[len(op.Columns)-1]
 		cv.Column = c.u16()
 		c.checkedValue(&cv.Value)
 		if cv.Column >= MaxColumns {
@@ -286,6 +287,5 @@ func (r *OpReader) columns(op *Op) {
 			c.fail(at, "add takes integers and decimals only")
 			return
 		}
-		op.Columns = append(op.Columns, cv)
 	}
 }

@@ -29,12 +29,15 @@ func (c *cursor) row(dst []Value) []Value {
 		return dst
 	}
 	for range n {
-		var v Value
-		c.value(&v)
+		if len(dst) < cap(dst) {
+			dst = dst[:len(dst)+1]
+		} else {
+			dst = append(dst, Value{})
+		}
+		c.value(&dst[len(dst)-1])
 		if c.reason != "" {
 			break
 		}
-		dst = append(dst, v)
 	}
 	return dst
 }
