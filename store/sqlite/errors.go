@@ -75,7 +75,9 @@ func classify(op string, err error) *store.TransientError {
 // hint says what an operator can do about a result code.
 func hint(code int) string {
 	switch code {
-	case lib.SQLITE_IOERR_SHMMAP, lib.SQLITE_IOERR_SHMOPEN, lib.SQLITE_IOERR_SHMSIZE, lib.SQLITE_IOERR_SHMLOCK:
+	case lib.SQLITE_IOERR_SHMSIZE:
+		return "there is no room for the -shm file beside the database: the disk is full, free some space"
+	case lib.SQLITE_IOERR_SHMMAP, lib.SQLITE_IOERR_SHMOPEN, lib.SQLITE_IOERR_SHMLOCK:
 		return "the file system cannot share memory between processes: keep the database on a local disk, not on a network share"
 	case lib.SQLITE_IOERR_NOMEM:
 		return "there is no memory left: give the process more, or lower [apply] lanes"

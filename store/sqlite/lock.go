@@ -29,10 +29,11 @@ func (e *LockedError) Error() string {
 // lockFile takes the lock. The kernel gives it back however the process ends,
 // so a file that is left behind means nothing.
 func lockFile(path string, now time.Time) (unlock func() error, err error) {
+	const remedy = "may this user write to the folder, and is there room?"
 	l := flock.New(path)
 	ok, err := l.TryLock()
 	if err != nil {
-		return nil, fmt.Errorf("lock %s: %w (may this user write to the folder?)", path, err)
+		return nil, fmt.Errorf("lock %s: %w (%s)", path, err, remedy)
 	}
 	if !ok {
 		return nil, &LockedError{Path: path, Holder: readHolder(path)}
@@ -44,7 +45,7 @@ func lockFile(path string, now time.Time) (unlock func() error, err error) {
 	}
 	if err != nil {
 		_ = l.Unlock()
-		return nil, fmt.Errorf("write lock file: %w", err)
+		return nil, fmt.Errorf("write lock file: %w (%s)", err, remedy)
 	}
 	return l.Unlock, nil
 }

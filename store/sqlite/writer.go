@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/projhost/projhost/store"
+	lib "modernc.org/sqlite/lib"
 )
 
 // writer is the one connection that writes and the fair queue before it.
@@ -331,15 +331,19 @@ func (w *writer) commit() error {
 	if err == nil {
 		return nil
 	}
-	// The commit frame may be in the log although its sync failed: what a
-	// restart finds is not known. A busy database alone has refused clearly.
-	if isBusy(err) {
+	if refused(err) {
 		w.rollback()
 		return err
 	}
 	w.discard()
 	return &commitError{err}
 }
+
+// refused tells an error of COMMIT after which nothing was committed for sure:
+// a lock that was not got, or no room for the last frame of the log, which
+// makes the transaction one. After any other (a sync that went wrong, say) the
+// frame may be there, and what a restart will find is not known.
+func refused(err error) bool { return isBusy(err) || primary(code(err)) == lib.SQLITE_FULL }
 
 // rollback ends a transaction that is not to be. Where even that goes wrong
 // the connection is given up, which rolls back as well.
@@ -389,5 +393,3 @@ func (w *writer) close() error {
 type commitError struct{ error }
 
 func (e *commitError) Unwrap() error { return e.error }
-
-var _ error = (*store.TransientError)(nil)
