@@ -151,6 +151,16 @@ func (h *Host) Run(ctx context.Context) error {
 	h.startedUS = time.Now().UnixMicro()
 	h.mu.Unlock()
 
+	if err := h.run(ctx); err != nil && ctx.Err() == nil {
+		return err
+	}
+	h.log.Info("stopped", "cause", context.Cause(ctx))
+	return nil
+}
+
+// run fails where the host cannot start; an end of ctx before that is no
+// failure to Run.
+func (h *Host) run(ctx context.Context) error {
 	info, err := h.deps.Store.Info(ctx)
 	if err != nil {
 		return fmt.Errorf("ask the store: %w", err)
@@ -168,7 +178,6 @@ func (h *Host) Run(ctx context.Context) error {
 	}
 	h.log.Info("started", "instance", h.id, "partitions", info.Partitions, "plugins", len(h.plugins), "consumers", len(h.consumers))
 	h.apply(ctx)
-	h.log.Info("stopped", "cause", context.Cause(ctx))
 	return nil
 }
 
