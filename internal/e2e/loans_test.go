@@ -1,0 +1,223 @@
+package e2e
+
+import (
+	"bytes"
+	"compress/gzip"
+	"database/sql"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	_ "modernc.org/sqlite" // the read model is the user's own database
+
+	"github.com/projhost/projhost/internal/samples"
+	"github.com/projhost/projhost/testplugins/loans/oracle"
+)
+
+var (
+	kills = flag.Int("kills", 50, "how often the host is killed")
+	seed  = flag.Uint64("seed", 0, "seed of the random moments; 0: from the clock")
+)
+
+// Promise: every message is applied exactly once, whatever crashes (P1), and
+// what was acknowledged survives (P9).
+func TestKilledAtRandomMoments(t *testing.T) {
+	if *seed == 0 {
+		*seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("-seed %d", *seed)
+	random := rand.New(rand.NewPCG(*seed, 1))
+	n := *kills
+	if testing.Short() {
+		n = min(n, 10)
+	}
+
+	fold, lines := loanSample(t, 400*n)
+	s := newSite(t, "[apply]\nbatch = 200\n")
+	sent := 0 // lines that were acknowledged
+	for k := range n {
+		h := s.start()
+		var feeding sync.WaitGroup
+		feeding.Go(func() {
+			// An unacknowledged chunk is sent again in the next life: its
+			// events may be there already or not.
+			for limit := len(lines) * (k + 1) / n; sent < limit; {
+				next := min(sent+50, limit)
+				if !h.send(bytes.Join(lines[sent:next], nil)) {
+					return
+				}
+				sent = next
+			}
+		})
+		// The moment is the point of the test: in start-up, append, apply or
+		// commit, wherever it falls.
+		time.Sleep(time.Duration(random.IntN(250)) * time.Millisecond)
+		h.kill()
+		feeding.Wait()
+	}
+	h := s.start()
+	for sent < len(lines) {
+		next := min(sent+1000, len(lines))
+		require.True(t, h.send(bytes.Join(lines[sent:next], nil)))
+		sent = next
+	}
+	h.caughtUp()
+	h.stop()
+	require.Equal(t, len(lines), s.count("ph_events"), "events")
+	s.equalsOracle(fold)
+}
+
+// Promise: the same messages give the same rows in any batch split (P7).
+func TestBatchSplitDoesNotShow(t *testing.T) {
+	fold, lines := loanSample(t, 3000)
+	for _, batch := range []int{1, 7, 256} {
+		t.Run(fmt.Sprintf("batch=%d", batch), func(t *testing.T) {
+			s := newSite(t, fmt.Sprintf("[apply]\nbatch = %d\n", batch))
+			for part := range 4 {
+				h := s.start()
+				require.True(t, h.send(bytes.Join(lines[len(lines)*part/4:len(lines)*(part+1)/4], nil)))
+				if part == 3 {
+					h.caughtUp()
+				}
+				h.stop()
+			}
+			s.equalsOracle(fold)
+		})
+	}
+}
+
+// The real log where PROJHOST_TEST_LOANS names it, a generated one of the same
+// shape elsewhere: every row and column equals the native fold.
+func TestLoanFileEqualsTheOracle(t *testing.T) {
+	file := os.Getenv("PROJHOST_TEST_LOANS")
+	var fold *oracle.Fold
+	switch {
+	case file != "":
+		fold = foldFile(t, file)
+	case strings.Contains(","+os.Getenv("PROJHOST_TEST_REQUIRE")+",", ",loans,"):
+		t.Fatal("the loan file is required: set PROJHOST_TEST_LOANS")
+	default:
+		t.Log("PROJHOST_TEST_LOANS is not set: a generated sample stands in for the loan file")
+		var lines [][]byte
+		fold, lines = loanSample(t, 20_000)
+		file = filepath.Join(t.TempDir(), "sample.jsonl.gz")
+		var packed bytes.Buffer
+		z := gzip.NewWriter(&packed)
+		_, err := z.Write(bytes.Join(lines, nil))
+		require.NoError(t, err)
+		require.NoError(t, z.Close())
+		require.NoError(t, os.WriteFile(file, packed.Bytes(), 0o600))
+	}
+
+	s := newSite(t, "")
+	h := s.start()
+	s.command("import", file, "--url", h.url)
+	h.caughtUp()
+	if peak, ok := h.peakMemory(); ok {
+		t.Logf("peak resident memory of the host: %d MiB", peak>>20)
+		require.Less(t, peak, int64(300<<20))
+	}
+	h.stop()
+	s.equalsOracle(fold)
+}
+
+// loanSample returns generated events as import lines, and their fold.
+func loanSample(t *testing.T, events int) (*oracle.Fold, [][]byte) {
+	t.Helper()
+	fold := oracle.New()
+	var lines [][]byte
+	for e := range samples.Loans(events) {
+		require.NoError(t, fold.Add(oracle.Event{AggregateType: e.AggregateType, AggregateID: e.AggregateID, Type: e.Type, Data: e.Data, OccurredUS: e.OccurredUS}))
+		lines = append(lines, e.AppendLine(nil))
+	}
+	return fold, lines
+}
+
+func foldFile(t *testing.T, file string) *oracle.Fold {
+	t.Helper()
+	f, err := os.Open(file)
+	require.NoError(t, err)
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	require.NoError(t, err)
+	fold := oracle.New()
+	for dec := json.NewDecoder(z); dec.More(); {
+		var e struct {
+			AggregateType string          `json:"aggregate_type"`
+			AggregateID   string          `json:"aggregate_id"`
+			Type          string          `json:"type"`
+			Data          json.RawMessage `json:"data"`
+			OccurredAt    time.Time       `json:"occurred_at"`
+		}
+		require.NoError(t, dec.Decode(&e))
+		require.NoError(t, fold.Add(oracle.Event{AggregateType: e.AggregateType, AggregateID: e.AggregateID, Type: e.Type, Data: e.Data, OccurredUS: e.OccurredAt.UnixMicro()}))
+	}
+	return fold
+}
+
+// equalsOracle compares every row of a stopped site with the fold: parent
+// tables through the command line, the child table through SQL.
+func (s *site) equalsOracle(fold *oracle.Fold) {
+	s.t.Helper()
+	want := fold.Tables()
+	for _, projection := range []string{"applications", "resources"} {
+		var have []oracle.Row
+		out := s.command("query", projection, "--format", "jsonl", "--limit", "1000000")
+		for dec := json.NewDecoder(strings.NewReader(out)); dec.More(); {
+			var item struct {
+				Key string
+				Row json.RawMessage
+			}
+			require.NoError(s.t, dec.Decode(&item))
+			have = append(have, oracle.Row{Key: item.Key, JSON: string(item.Row)})
+		}
+		s.sameRows(projection, want[projection], have)
+	}
+	db := s.open()
+	defer db.Close()
+	rows, err := db.Query(`SELECT key, child, first_at FROM resource_applications ORDER BY key, child`)
+	require.NoError(s.t, err)
+	defer rows.Close()
+	var have []oracle.Row
+	for rows.Next() {
+		var r oracle.Row
+		var at string
+		require.NoError(s.t, rows.Scan(&r.Key, &r.Child, &at))
+		r.JSON = fmt.Sprintf(`{"first_at":"%sZ"}`, strings.Replace(at, " ", "T", 1))
+		have = append(have, r)
+	}
+	require.NoError(s.t, rows.Err())
+	s.sameRows("resource_applications", want["resource_applications"], have)
+}
+
+func (s *site) sameRows(table string, want, have []oracle.Row) {
+	s.t.Helper()
+	require.NotEmpty(s.t, want)
+	require.Equalf(s.t, len(want), len(have), "rows of %s", table)
+	for i := range want {
+		require.Equalf(s.t, want[i], have[i], "row %d of %s", i, table)
+	}
+}
+
+func (s *site) open() *sql.DB {
+	s.t.Helper()
+	db, err := sql.Open("sqlite", s.database())
+	require.NoError(s.t, err)
+	return db
+}
+
+func (s *site) count(table string) (n int) {
+	s.t.Helper()
+	db := s.open()
+	defer db.Close()
+	require.NoError(s.t, db.QueryRow("SELECT count(*) FROM "+table).Scan(&n))
+	return n
+}
