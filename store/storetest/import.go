@@ -32,6 +32,15 @@ func imports(typ, aggregate string, from, to int) []store.ImportEvent {
 	return list
 }
 
+// indexes counts from from to to-1.
+func indexes(from, to int) []int {
+	var list []int
+	for n := from; n < to; n++ {
+		list = append(list, n)
+	}
+	return list
+}
+
 func (d *db) importAll(list []store.ImportEvent) store.ImportResult {
 	d.t.Helper()
 	res, err := d.Import(d.ctx(), list)
@@ -65,7 +74,8 @@ func importAppends(t *testing.T, d *db) {
 func importAgain(t *testing.T, d *db) {
 	list := imports("account", "A-1", 0, 20)
 	first := d.importAll(list)
-	require.Equal(t, store.ImportResult{AlreadyThere: 20, LastPosition: first.LastPosition}, d.importAll(list))
+	require.Empty(t, first.There)
+	require.Equal(t, store.ImportResult{AlreadyThere: 20, There: indexes(0, 20), LastPosition: first.LastPosition}, d.importAll(list))
 	require.Len(t, d.all(), 20)
 
 	// Members that are left out are not compared.
@@ -77,20 +87,22 @@ func importAgain(t *testing.T, d *db) {
 
 func importOverlapping(t *testing.T, d *db) {
 	d.importAll(imports("account", "A-1", 0, 10))
-	require.Equal(t, store.ImportResult{Stored: 5, AlreadyThere: 6, LastPosition: d.end() + 5}, d.importAll(imports("account", "A-1", 4, 15)))
+	res := d.importAll(imports("account", "A-1", 4, 15))
+	require.Equal(t, store.ImportResult{Stored: 5, AlreadyThere: 6, There: indexes(0, 6), LastPosition: d.end()}, res)
 	for i, e := range d.stream("account", "A-1") {
 		require.EqualValues(t, i+1, e.Sequence)
 		require.Equal(t, id(i), e.ID)
 	}
 	// The highest position of what was there before counts as well.
 	first := d.stream("account", "A-1")[2].Position
-	require.Equal(t, store.ImportResult{AlreadyThere: 3, LastPosition: first}, d.importAll(imports("account", "A-1", 0, 3)))
+	require.Equal(t, store.ImportResult{AlreadyThere: 3, There: indexes(0, 3), LastPosition: first}, d.importAll(imports("account", "A-1", 0, 3)))
 }
 
 // Whether two lines of a file fall into one call or two makes no difference.
 func importTwiceInOneCall(t *testing.T, d *db) {
 	list := append(imports("account", "A-1", 0, 3), imports("account", "A-1", 1, 2)...)
-	require.Equal(t, store.ImportResult{Stored: 3, AlreadyThere: 1, LastPosition: d.end() + 3}, d.importAll(list))
+	res := d.importAll(list)
+	require.Equal(t, store.ImportResult{Stored: 3, AlreadyThere: 1, There: []int{3}, LastPosition: d.end()}, res)
 
 	list = append(imports("account", "A-1", 3, 6), imports("account", "A-1", 4, 5)...)
 	list[3].Data = []byte(`{"n":-1}`)
@@ -206,6 +218,6 @@ func importBesideAppends(t *testing.T, d *db) {
 func importSurvivesReopen(t *testing.T, d *db) {
 	first := d.importAll(imports("account", "A-1", 0, 50))
 	d.reopen()
-	require.Equal(t, store.ImportResult{AlreadyThere: 50, LastPosition: first.LastPosition}, d.importAll(imports("account", "A-1", 0, 50)))
+	require.Equal(t, store.ImportResult{AlreadyThere: 50, There: indexes(0, 50), LastPosition: first.LastPosition}, d.importAll(imports("account", "A-1", 0, 50)))
 	require.Len(t, d.all(), 50)
 }
