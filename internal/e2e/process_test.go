@@ -108,9 +108,9 @@ type host struct {
 }
 
 // start runs a host and waits until it serves.
-func (s *site) start() *host {
+func (s *site) start(args ...string) *host {
 	s.t.Helper()
-	h := &host{t: s.t, cmd: exec.Command(program, "run"), ended: make(chan error, 1)}
+	h := &host{t: s.t, cmd: exec.Command(program, append([]string{"run"}, args...)...), ended: make(chan error, 1)}
 	h.cmd.Dir = s.dir
 	out, in, err := os.Pipe()
 	require.NoError(s.t, err)
