@@ -38,7 +38,10 @@ func TestQueryRefuses(t *testing.T) {
 }
 
 func TestCursorRefuses(t *testing.T) {
-	every, _ := everyKind(t)
+	tables, err := NewTables([]abi.Table{{Name: "t", Columns: []abi.Column{
+		{Name: "i", Kind: "int", Index: true}, {Name: "j", Kind: "int", Index: true}, {Name: "d", Kind: "date", Index: true}}}})
+	require.NoError(t, err)
+	every := tables[0]
 	row, err := every.Upsert(nil)
 	require.NoError(t, err)
 	q := Query{Order: "i", Limit: 1, Build: 7}
@@ -71,6 +74,7 @@ func TestCursorRefuses(t *testing.T) {
 	refuse(with(func(q *Query) { q.Build = 8 }), true, "rebuilt since")
 	refuse(with(func(q *Query) { q.Desc = true }), false, "another table, order or direction")
 	refuse(with(func(q *Query) { q.Order = "d" }), false, "another table, order or direction")
+	refuse(with(func(q *Query) { q.Order = "j" }), false, "another table, order or direction")
 	refuse(with(func(q *Query) { q.Order = "" }), false, "another table, order or direction")
 	refuse(with(func(q *Query) { q.After = next[:len(next)-2] }), false, "malformed")
 	refuse(with(func(q *Query) { q.After = next + "AA" }), false, "malformed")
