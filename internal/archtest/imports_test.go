@@ -28,7 +28,7 @@ var allowed = map[string][]string{
 	"partition":         {"store", "abi"},
 	"host":              {"plugins", "partition", "store", "readmodel", "abi"},
 	"host/api":          {"store", "readmodel", "abi", "partition", "internal/jsonl", "internal/rawjson"},
-	"cmd":               {"host", "plugins", "partition", "store", "store/sqlite", "readmodel", "abi", "internal", "testplugins"},
+	"cmd":               {"host", "host/api", "plugins", "partition", "store", "store/sqlite", "readmodel", "abi", "internal", "internal/jsonl", "testplugins", "sdk"},
 	"internal":          {"store", "readmodel", "partition", "abi"},
 	"internal/e2e":      {"internal", "testplugins", "abi"},
 	"internal/jsonl":    {"store", "internal/rawjson"},
