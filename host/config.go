@@ -25,6 +25,10 @@ type Config struct {
 	BatchMax int
 	// BatchBytes bounds the payload of a batch. Default 4 MiB.
 	BatchBytes int
+	// BatchAge is how long an adaptive batch may grow behind the tail of a topic,
+	// so that rows changed often are written once. At the tail a batch waits for
+	// nothing. Default 100 ms.
+	BatchAge time.Duration
 	// CallMessages and CallBytes bound one call of a guest; a batch is as many
 	// calls as it takes. Guests with a garbage collector grow with the size of
 	// a call, and a guest that grew is made anew. Defaults 512 and 1 MiB.
@@ -67,6 +71,7 @@ func DefaultConfig() Config {
 	return Config{
 		BatchMax:        5000,
 		BatchBytes:      4 << 20,
+		BatchAge:        100 * time.Millisecond,
 		CallMessages:    512,
 		CallBytes:       1 << 20,
 		Poll:            250 * time.Millisecond,
@@ -100,6 +105,7 @@ func (c Config) Validate() error {
 	notNegative("batch", c.Batch)
 	positive("batch_max", int64(c.BatchMax))
 	positive("batch_bytes", int64(c.BatchBytes))
+	notNegative("batch_age", int(c.BatchAge))
 	positive("call_messages", int64(c.CallMessages))
 	positive("call_bytes", int64(c.CallBytes))
 	positive("poll", int64(c.Poll))

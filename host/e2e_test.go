@@ -97,6 +97,11 @@ func runUntil(t testing.TB, st store.Store, ps []host.Plugin, set func(*host.Con
 		}
 	}
 	took := time.Since(began)
+	if st, err := h.Status(ctx); err == nil && testing.Verbose() {
+		for _, c := range st.Consumers {
+			t.Logf("%s: %+v", c.ID, c.Lanes)
+		}
+	}
 	cancel()
 	require.NoError(t, <-done)
 	return took

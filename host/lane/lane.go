@@ -75,6 +75,7 @@ type Config struct {
 	Batch        int // messages a batch; 0: adaptive
 	BatchMax     int // messages of an adaptive batch
 	BatchBytes   int
+	BatchAge     time.Duration // how long an adaptive batch may grow behind the tail
 	CallMessages int
 	CallBytes    int
 	CacheBytes   int
@@ -106,6 +107,7 @@ type Lane struct {
 	loop  *retry.Loop // of the lane's own goroutine
 
 	accepted []int64 // by topic: end of the last slice taken
+	ends     []int64 // by topic: its end as that slice told it
 	through  []int64 // by topic: end of what is applied in memory
 	work     []item  // taken and not yet applied
 	next     int     // in work
@@ -150,7 +152,8 @@ type building struct {
 	entries  int
 	bytes    int
 	first    *reader.Entry
-	topic    int      // of first
+	topic    int // of first
+	began    time.Time
 	touched  [][]bool // by topic, by partition
 	any      bool     // something is touched
 	idle     bool     // idle checkpoints go with it
@@ -180,6 +183,7 @@ func New(cfg Config, deps Deps) *Lane {
 		rows:      newRows(cfg.Tables, cfg.CacheBytes),
 		loop:      cfg.Retry.NewLoop(deps.Observer.Reporter()),
 		accepted:  append([]int64(nil), cfg.Start...),
+		ends:      make([]int64, topics),
 		through:   append([]int64(nil), cfg.Start...),
 		callMax:   cfg.CallMessages,
 		outTables: make([]store.TableWrites, len(cfg.Tables)),
@@ -292,6 +296,8 @@ func Recover(err *error) {
 func (l *Lane) run(ctx context.Context) error {
 	idle := time.NewTicker(l.cfg.IdleSave)
 	defer idle.Stop()
+	age := time.NewTimer(l.cfg.BatchAge)
+	defer age.Stop()
 	for {
 		if err := l.fill(ctx); err != nil {
 			return l.flush(ctx, err)
@@ -304,16 +310,23 @@ func (l *Lane) run(ctx context.Context) error {
 			if l.over {
 				l.batch.idle = true
 			}
-			if l.batch.any || l.idleDue && l.idleLeft() || l.batch.idle {
+			if l.ripe(true) || l.idleDue && l.idleLeft() || l.batch.idle {
 				l.submit()
 				continue
 			}
 			l.idleDue = false
-			l.settleApplied()
+			if !l.batch.any {
+				l.settleApplied()
+			}
 		}
 		ready := l.queue.ready
 		if l.full() || l.over {
 			ready = nil
+		}
+		var ripens <-chan time.Time
+		if !l.sealed.inFlight && l.batch.any {
+			age.Reset(l.cfg.BatchAge - time.Since(l.batch.began))
+			ripens = age.C
 		}
 		select {
 		case <-ctx.Done():
@@ -323,6 +336,7 @@ func (l *Lane) run(ctx context.Context) error {
 				return err
 			}
 		case <-ready:
+		case <-ripens:
 		case <-idle.C:
 			l.idleDue = true
 		}
@@ -346,7 +360,7 @@ func (l *Lane) fill(ctx context.Context) error {
 			}
 		default:
 		}
-		if !l.sealed.inFlight && l.batch.messages >= l.worth() {
+		if !l.sealed.inFlight && l.ripe(false) {
 			return nil
 		}
 	}
@@ -386,7 +400,7 @@ func (l *Lane) accept(s reader.Slice) error {
 	if s.From != l.accepted[s.Topic] {
 		return fmt.Errorf("%w: topic %s, from %d after %d", errGap, l.cfg.Topics[s.Topic], s.From, l.accepted[s.Topic])
 	}
-	l.accepted[s.Topic] = s.To
+	l.accepted[s.Topic], l.ends[s.Topic] = s.To, s.End
 	n := len(s.Entries)
 	if n == 0 {
 		l.work = append(l.work, item{topic: s.Topic, to: s.To})
@@ -428,11 +442,35 @@ func (l *Lane) full() bool {
 	return l.batch.messages >= l.limit() || l.batch.bytes >= l.cfg.BatchBytes
 }
 
-// worthwhile is how many messages make a commit of its own worth while, when
-// more are waiting: below, a transaction costs more than its rows.
+// worthwhile is how many messages make a commit of its own worth while at the
+// tail of a topic, when more are waiting.
 const worthwhile = 1000
 
-func (l *Lane) worth() int { return min(worthwhile, l.limit()) }
+// ripe tells whether the batch in hand is to be committed when nothing else is
+// in flight. At the tail that is as soon as nothing more is waiting: latency
+// counts. Behind, rows that are written often enough are written once, so the
+// batch may grow, for some time.
+func (l *Lane) ripe(waiting bool) bool {
+	switch {
+	case !l.batch.any:
+		return false
+	case l.full() || l.over:
+		return true
+	case l.behind():
+		return time.Since(l.batch.began) >= l.cfg.BatchAge
+	}
+	return waiting || l.batch.messages >= worthwhile
+}
+
+// behind tells whether the topic had more than what was handed out so far.
+func (l *Lane) behind() bool {
+	for t := range l.accepted {
+		if l.accepted[t] < l.ends[t] {
+			return true
+		}
+	}
+	return false
+}
 
 // done moves over items that are applied.
 func (l *Lane) done(to int) {
@@ -441,7 +479,7 @@ func (l *Lane) done(to int) {
 		if e := it.entry; e != nil {
 			b := &l.batch
 			if b.first == nil {
-				b.first, b.topic = e, it.topic
+				b.first, b.topic, b.began = e, it.topic, time.Now()
 			}
 			b.any = true
 			b.entries++

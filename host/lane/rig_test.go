@@ -273,7 +273,7 @@ func newRig(t testing.TB, events ...store.Event) *rig {
 	require.NoError(t, err)
 	require.NoError(t, r.st.Join(t.Context(), store.Instance{ID: "me"}))
 	r.cfg = Config{
-		BatchMax: 5000, BatchBytes: 1 << 20, CallMessages: 512, CallBytes: 1 << 20,
+		BatchMax: 5000, BatchBytes: 1 << 20, BatchAge: 100 * time.Millisecond, CallMessages: 512, CallBytes: 1 << 20,
 		CacheBytes: 1 << 20, QueueBytes: 1 << 20, IdleSave: time.Minute,
 		Retry: retry.Policy{Min: time.Millisecond, Max: 10 * time.Millisecond},
 	}
