@@ -100,6 +100,39 @@ func (d *Dialect) CompileQuery(physical string, t *Table, epoch int64, q Query) 
 	return out, nil
 }
 
+// CompileTwins compiles the query of the rows, seen at an epoch, that have the
+// same value in a column as a given row, which is not null there. It is how a
+// unique column is checked before anything is written.
+func (d *Dialect) CompileTwins(physical string, t *Table, epoch int64, column int, row Row) (*CompiledQuery, error) {
+	value, err := t.Encoded(row, column)
+	if err != nil {
+		return nil, err
+	}
+	out := &CompiledQuery{table: t, order: keyField, limit: 1}
+	c := compiler{d: d, t: t, physical: physical, epoch: epoch}
+	c.equal(d.orderBy(&t.Columns[column]), &t.Columns[column], d.orderArgument(&t.Columns[column], value))
+	c.orderBy(keyField, false, false)
+	out.SQL, out.Args = c.compile(nil, out.limit+1)
+	return out, nil
+}
+
+// Encoded is the canonical encoding of one column's value in a row, a view of
+// it. Equal values have equal encodings.
+func (t *Table) Encoded(row Row, column int) ([]byte, error) {
+	off, ok := t.start(row)
+	for i := 0; ok; i++ {
+		n := valueSize(row[off:])
+		if n == 0 {
+			break
+		}
+		if i == column {
+			return row[off : off+n], nil
+		}
+		off += n
+	}
+	return nil, t.errNotRow()
+}
+
 // Fields that are not declared columns.
 const (
 	keyField   = -1

@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+
+	"github.com/projhost/projhost/readmodel"
 )
 
 // Store is everything a database does for the host. A caller takes the role it
@@ -168,6 +170,9 @@ type ReadModels interface {
 	// ListChildren returns up to limit children of a key in child-key order
 	// after the child key given ("" for the first).
 	ListChildren(ctx context.Context, t TableRef, key, after string, limit int) ([]StoredRow, error)
+	// FindUnique returns the row whose value in a unique column is that of
+	// the given row (not null there). ErrNotFound.
+	FindUnique(ctx context.Context, t TableRef, column int, row readmodel.Row) (StoredRow, error)
 	// View opens a consistent read of a consumer's live build: the live
 	// pointer, its checkpoints and rows come from one snapshot (H10). The
 	// caller closes it soon; no client is written to while it is open (H7).

@@ -48,6 +48,27 @@ func (s *Store) ListChildren(ctx context.Context, t store.TableRef, key, after s
 	return list, err
 }
 
+// FindUnique implements [store.ReadModels].
+func (s *Store) FindUnique(ctx context.Context, t store.TableRef, column int, row readmodel.Row) (store.StoredRow, error) {
+	p := s.plan(&t)
+	q, err := readmodel.SQLite.CompileTwins(t.Physical, t.Table, t.Epoch, column, row)
+	if err != nil {
+		return store.StoredRow{}, err
+	}
+	var list []store.StoredRow
+	err = s.read(ctx, "find a unique value", func(c *conn) (err error) {
+		list, err = p.collect(ctx, c, nil, q.SQL, q.Args)
+		return err
+	})
+	switch {
+	case err != nil:
+		return store.StoredRow{}, err
+	case len(list) == 0:
+		return store.StoredRow{}, fmt.Errorf("unique value in %s: %w", t.Table.Name, store.ErrNotFound)
+	}
+	return list[0], nil
+}
+
 // collect appends the rows of a query.
 func (p *tablePlan) collect(ctx context.Context, c *conn, list []store.StoredRow, text string, args []any) ([]store.StoredRow, error) {
 	rows, err := c.queryAny(ctx, text, args)

@@ -23,6 +23,7 @@ var readModelCases = []testCase{
 	{"LoadRowsTakesListsOfAnyLength", readModelLoadLengths},
 	{"RowsOfALowerEpochAreAbsent", readModelEpoch},
 	{"ChildrenComeInOrderPageByPage", readModelChildren},
+	{"UniqueValueFindsItsRow", readModelUnique},
 	{"DeletingAParentDeletesItsChildren", readModelDeleteParent},
 	{"ChildrenOutliveNothingButTheirDeletion", readModelChildOrder},
 	{"ViewIsOneMoment", readModelViewMoment},
@@ -84,6 +85,36 @@ func readModelEpoch(t *testing.T, d *db) {
 	rows, err = d.ListChildren(d.ctx(), ref, "a", "", 10)
 	require.NoError(t, err)
 	require.Empty(t, rows)
+}
+
+func readModelUnique(t *testing.T, d *db) {
+	l := d.laneOf(declare(t, "users", abi.Table{Name: "users", Columns: []abi.Column{
+		{Name: "name", Kind: abi.ColumnText, Max: 100, Unique: true},
+		{Name: "credit", Kind: abi.ColumnDecimal, Precision: 10, Scale: 2, Unique: true},
+		{Name: "born", Kind: abi.ColumnDate, Unique: true},
+	}}), "i", 3)
+	user := func(key, name, credit string, born int64) readmodel.Write {
+		return put(key, l.row("users", abi.ColumnValue{Column: 0, Value: textValue(name)},
+			abi.ColumnValue{Column: 1, Value: abi.Value{Tag: abi.TagDecimal, B: []byte(credit)}},
+			abi.ColumnValue{Column: 2, Value: abi.Value{Tag: abi.TagDate, I: born}}), 1)
+	}
+	a, b := user("a", "x", "9.50", 10), user("b", "X", "10", -10)
+	batch := l.batch(7, 3)
+	l.write(batch, "users", a, b)
+	l.apply(batch)
+	ref, later := l.ref("users"), l.ref("users")
+	later.Epoch++
+	for column := range ref.Table.Columns {
+		for _, w := range []readmodel.Write{a, b} {
+			found, err := d.FindUnique(d.ctx(), ref, column, w.Row)
+			require.NoError(t, err)
+			require.Equal(t, stored(w), found)
+			_, err = d.FindUnique(d.ctx(), later, column, w.Row)
+			require.ErrorIs(t, err, store.ErrNotFound, "a row of a lower epoch is absent")
+		}
+		_, err := d.FindUnique(d.ctx(), ref, column, user("c", "x ", "9.51", 11).Row)
+		require.ErrorIs(t, err, store.ErrNotFound)
+	}
 }
 
 func readModelChildren(t *testing.T, d *db) {

@@ -613,5 +613,25 @@ func (s *Store) ListChildren(_ context.Context, t store.TableRef, key, after str
 	return out[:min(limit, len(out))], hidden
 }
 
+// FindUnique implements store.ReadModels.
+func (s *Store) FindUnique(_ context.Context, t store.TableRef, column int, row readmodel.Row) (store.StoredRow, error) {
+	after, err := s.call("FindUnique")
+	if err != nil {
+		return store.StoredRow{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	want, err := t.Table.Encoded(row, column)
+	if err != nil {
+		return store.StoredRow{}, err
+	}
+	for _, there := range s.builds[t.Build].tables[t.Table.Index] {
+		if v, err := t.Table.Encoded(there.Row, column); err == nil && string(v) == string(want) {
+			return there, after
+		}
+	}
+	return store.StoredRow{}, errors.Join(store.ErrNotFound, after)
+}
+
 // Close implements store.Store.
 func (s *Store) Close() error { return nil }

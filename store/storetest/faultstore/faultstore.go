@@ -10,6 +10,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/projhost/projhost/readmodel"
 	"github.com/projhost/projhost/store"
 )
 
@@ -340,6 +341,11 @@ func (s *Store) LoadRows(ctx context.Context, t store.TableRef, keys []store.Row
 // ListChildren implements [store.ReadModels].
 func (s *Store) ListChildren(ctx context.Context, t store.TableRef, key, after string, limit int) ([]store.StoredRow, error) {
 	return readOf(s, "ListChildren", func() ([]store.StoredRow, error) { return s.inner.ListChildren(ctx, t, key, after, limit) })
+}
+
+// FindUnique implements [store.ReadModels].
+func (s *Store) FindUnique(ctx context.Context, t store.TableRef, column int, row readmodel.Row) (store.StoredRow, error) {
+	return readOf(s, "FindUnique", func() (store.StoredRow, error) { return s.inner.FindUnique(ctx, t, column, row) })
 }
 
 // View implements [store.ReadModels]; the view's calls fail as well.
