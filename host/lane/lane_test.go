@@ -31,7 +31,7 @@ func TestBatchSplitDoesNotShow(t *testing.T) {
 				r := newRig(t, events...)
 				if want == nil {
 					want = newNaive(r.tables)
-					want.fold(t, r.events, nil)
+					want.fold(t, r.events)
 				}
 				r.cfg.Batch = batch
 				r.cfg.CallMessages = 1 + rng.IntN(40)
@@ -71,7 +71,7 @@ func TestEveryStoreCallFails(t *testing.T) {
 				for k := 1; ; k++ {
 					r := newRig(t, events...)
 					want := newNaive(r.tables)
-					want.fold(t, r.events, nil)
+					want.fold(t, r.events)
 					r.cfg.Batch, r.cfg.CallMessages, r.page, r.cfg.CacheBytes = 9, 4, 7, 0
 					var hit atomic.Bool
 					first := r.st.Calls()
@@ -117,7 +117,7 @@ func TestHaltAtEveryMessage(t *testing.T) {
 					}
 					r := newRig(t, events...)
 					want := newNaive(r.tables)
-					want.fold(t, r.events[:k-1], nil)
+					want.fold(t, r.events[:k-1])
 					err := r.settle(t.Context())
 					var halt *HaltError
 					require.ErrorAs(t, err, &halt)
@@ -138,7 +138,7 @@ func TestHaltAtEveryMessage(t *testing.T) {
 					r.events[k-1].Data = []byte("u c1 x2")
 					r.careful = nil
 					require.NoError(t, r.settle(t.Context()))
-					want.fold(t, r.events[k-1:], nil)
+					want.fold(t, r.events[k-1:])
 					r.requireRows(want)
 				}
 			})
@@ -156,9 +156,44 @@ func TestFailureInCompanyOnly(t *testing.T) {
 			events[k].Data = []byte("a c1 " + word)
 			r := newRig(t, events...)
 			want := newNaive(r.tables)
-			want.fold(t, r.events, nil)
+			want.fold(t, r.events)
 			r.lanes = 1 + k%3
 			require.NoError(t, r.settle(t.Context()))
+			r.requireRows(want)
+		}
+	}
+}
+
+// Whether a unique value is free is told by what came before in total order, in
+// any batch split: values move from row to row, and the first message that
+// takes one another row has is where the consumer halts.
+func TestUniqueValues(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(60) {
+		rng := rand.New(rand.NewPCG(seed, 4))
+		var events []store.Event
+		for range 40 {
+			key, do := fmt.Sprint(rng.IntN(5)), "N"
+			if rng.IntN(3) > 0 {
+				do = fmt.Sprintf("M%d", rng.IntN(9))
+			}
+			events = append(events, script(key, do))
+		}
+		for _, batch := range []int{1, 3, 40} {
+			r := newRig(t, events...)
+			want := newNaive(r.tables)
+			bad := want.foldUntil(t, r.events)
+			r.cfg.Batch, r.cfg.CallMessages, r.page = batch, 1+rng.IntN(9), 7
+			r.cfg.CacheBytes = rng.IntN(2) * (1 << 20)
+			err := r.settle(t.Context())
+			if bad < 0 {
+				require.NoError(t, err)
+			} else {
+				var halt *HaltError
+				require.ErrorAs(t, err, &halt)
+				require.Equal(t, int64(bad+1), halt.Halt.Position)
+				require.Contains(t, halt.Halt.Message, "unique")
+			}
 			r.requireRows(want)
 		}
 	}
@@ -243,7 +278,7 @@ func TestPipelining(t *testing.T) {
 		require.Equal(t, int64(4), lanes[0].Applied(0))
 		require.NoError(t, stop())
 		want := newNaive(r.tables)
-		want.fold(t, r.events, nil)
+		want.fold(t, r.events)
 		r.requireRows(want)
 	})
 }

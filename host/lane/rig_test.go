@@ -34,6 +34,7 @@ const (
 	tableOwn = iota
 	tableChild
 	tableDeclared
+	tableUnique
 )
 
 func declared() *abi.Consumer {
@@ -45,6 +46,7 @@ func declared() *abi.Consumer {
 			{Name: "child", Parent: "own", Columns: []abi.Column{{Name: "n", Kind: abi.ColumnInt}}},
 			{Name: "declared", Parent: "own", Child: &abi.KeyRule{Kind: abi.KeyPointers, Pointers: []string{"/child"}},
 				Columns: []abi.Column{{Name: "n", Kind: abi.ColumnInt}}},
+			{Name: "unique", Columns: []abi.Column{{Name: "mail", Kind: abi.ColumnText, Max: 100, Unique: true}}},
 		},
 	}
 }
@@ -100,6 +102,11 @@ func handle(c *fake.Call, e *abi.Entry) (abi.Status, *plugins.Failure) {
 			list := strings.Join(c.List(tableChild, "", strconv.Itoa(from), 3), ",")
 			c.Begin(abi.OpPatch, tableOwn, "", "")
 			c.Ops.Text(1, list)
+		case 'M': // take a value that is unique
+			c.Begin(abi.OpUpsert, tableUnique, "", "")
+			c.Ops.Text(0, arg)
+		case 'N': // give it up
+			c.Begin(abi.OpDelete, tableUnique, "", "")
 		case 't':
 			return 0, &plugins.Failure{Code: abi.CodeTrap, Message: "unreachable", Deterministic: true}
 		case 'T': // fails in company only
@@ -205,6 +212,11 @@ func (n *naive) Done(_ int, status abi.Status, ops []byte) error {
 			}
 			continue
 		}
+		for other, there := range n.rows[op.Table] {
+			if n.tables[op.Table].Unique && other != k && string(there.Row) == string(row) {
+				return errors.New("unique")
+			}
+		}
 		n.rows[op.Table][k] = store.StoredRow{Key: k, Row: row, Position: int64(n.entry.Position), UpdatedUS: n.entry.TimeUS}
 	}
 }
@@ -217,20 +229,26 @@ func (n *naive) empty(table int, key string) {
 	}
 }
 
-// fold applies events one at a time.
-func (n *naive) fold(t testing.TB, events []store.Event, stop func(*store.Event) bool) {
+// fold applies events one at a time; none may fail.
+func (n *naive) fold(t testing.TB, events []store.Event) {
+	require.Equal(t, -1, n.foldUntil(t, events))
+}
+
+// foldUntil applies events one at a time until one fails, and returns its index,
+// -1 if none does.
+func (n *naive) foldUntil(t testing.TB, events []store.Event) int {
 	guest := &fake.Guest{Handle: handle, Shapes: declared().Shape}
 	for i := range events {
-		if stop != nil && stop(&events[i]) {
-			continue
-		}
 		var e abi.Entry
 		(&reader.Entry{Event: &events[i], Key: events[i].AggregateID}).ABI(&e)
 		n.entry = &e
 		_, fail, err := guest.Apply(t.Context(), 0, []abi.Entry{e}, n)
 		require.NoError(t, err)
-		require.Nil(t, fail, "event %d", i)
+		if fail != nil {
+			return i
+		}
 	}
+	return -1
 }
 
 // rig runs lanes over a fake store, session after session.

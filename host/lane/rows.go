@@ -3,6 +3,7 @@ package lane
 import (
 	"strings"
 
+	"github.com/projhost/projhost/abi"
 	"github.com/projhost/projhost/readmodel"
 	"github.com/projhost/projhost/store"
 )
@@ -50,6 +51,14 @@ type table struct {
 	free     bool
 	own      map[string]*row
 	families map[string]*family
+	unique   []unique
+}
+
+// unique is a unique column of a table, and who has its values among the rows
+// that are known.
+type unique struct {
+	column int
+	holder map[string]*row // by encoded value
 }
 
 // family is what is known of the children of one key.
@@ -110,6 +119,11 @@ func newRows(refs []store.TableRef, bytesMax int) *rows {
 			t.families = make(map[string]*family)
 		} else {
 			t.own = make(map[string]*row)
+		}
+		for i := range ref.Table.Columns {
+			if ref.Table.Columns[i].Unique {
+				t.unique = append(t.unique, unique{column: i, holder: make(map[string]*row)})
+			}
 		}
 		r.tables = append(r.tables, t)
 	}
@@ -181,7 +195,28 @@ func (r *rows) loaded(n *row, value readmodel.Row, pos, us int64) {
 
 func (r *rows) setValue(n *row, value readmodel.Row) {
 	r.bytes += len(value) - len(n.value)
+	for i := range n.table.unique {
+		u := &n.table.unique[i]
+		if old := u.of(n.table, n.value); old != nil && u.holder[string(old)] == n {
+			delete(u.holder, string(old))
+		}
+		if v := u.of(n.table, value); v != nil {
+			u.holder[string(v)] = n
+		}
+	}
 	n.value = value
+}
+
+// of is the encoded value of the column in a row, nil if there is none.
+func (u *unique) of(t *table, value readmodel.Row) []byte {
+	if value == nil {
+		return nil
+	}
+	v, err := t.ref.Table.Encoded(value, u.column)
+	if err != nil || v[0] == byte(abi.TagNull) {
+		return nil
+	}
+	return v
 }
 
 // change gives a row its new value, nil to delete it, as of a message.
@@ -310,8 +345,9 @@ func (r *rows) evict() {
 
 func (r *rows) drop(n *row) {
 	r.unlink(n)
+	r.setValue(n, nil)
 	n.gone = true
-	r.bytes -= rowBytes + len(n.key) + len(n.child) + len(n.value)
+	r.bytes -= rowBytes + len(n.key) + len(n.child)
 	r.count--
 	if n.family == nil {
 		delete(n.table.own, n.key)

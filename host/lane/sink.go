@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 type Rows interface {
 	LoadRows(ctx context.Context, t store.TableRef, keys []store.RowKey) ([]store.StoredRow, error)
 	ListChildren(ctx context.Context, t store.TableRef, key, after string, limit int) ([]store.StoredRow, error)
+	FindUnique(ctx context.Context, t store.TableRef, column int, row readmodel.Row) (store.StoredRow, error)
 }
 
 // sink folds the ops of one call of the guest onto the rows, and answers the
@@ -122,8 +124,47 @@ func (s *sink) apply(e *reader.Entry, op *abi.Op) error {
 	if err != nil {
 		return err
 	}
+	for i := range t.unique {
+		if err := s.checkUnique(&t.unique[i], n, value); err != nil {
+			return err
+		}
+	}
 	s.rows.change(n, value, e.Event.Position, e.Event.OccurredUS)
 	return nil
+}
+
+// checkUnique refuses a value that another row has, as things are after the
+// entries so far: in memory first, in the database for what is not there. So
+// the verdict does not depend on which entries share a batch.
+func (s *sink) checkUnique(u *unique, n *row, value readmodel.Row) error {
+	v := u.of(n.table, value)
+	if v == nil || bytes.Equal(v, u.of(n.table, n.value)) {
+		return nil
+	}
+	t := n.table.ref.Table
+	clash := func(key string) error {
+		return fmt.Errorf("column %q of table %q is unique, and row %q has this value", t.Columns[u.column].Name, t.Name, key)
+	}
+	if holder := u.holder[string(v)]; holder != nil {
+		if holder == n {
+			return nil
+		}
+		return clash(holder.key)
+	}
+	found, err := s.store.FindUnique(s.ctx, n.table.ref, u.column, value)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil
+	case err != nil:
+		return plugins.HostFault(err)
+	}
+	// Whoever is known here has given the value up since.
+	other := s.row(n.table, found.Key.Key, found.Child)
+	if other == n || other.known() {
+		return nil
+	}
+	s.rows.loaded(other, found.Row, found.Position, found.UpdatedUS)
+	return clash(other.key)
 }
 
 // delete deletes a row, and with a parent its children.
