@@ -62,6 +62,18 @@ func (h *Host) Applied(id store.ConsumerID, topic string, partition int) (int64,
 	return s.lowest(t), true
 }
 
+// Halted is why and where the consumer is halted on this host, nil if it is not.
+// It is known here a moment before it is recorded in the store.
+func (h *Host) Halted(id store.ConsumerID) *store.Halt {
+	c := h.find(id)
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.halt
+}
+
 // lowest is how far a topic is applied and committed in every partition.
 func (s *session) lowest(topic int) int64 {
 	at := s.applied(topic, 0)

@@ -23,6 +23,10 @@ type Query struct {
 	Limit  int
 	After  string // cursor of the page before; "": the first
 	Build  int64  // of the table read; a cursor of another build has expired
+
+	// AfterKey begins behind a key instead of a cursor: for people, where the
+	// order is by key and the table is no child table.
+	AfterKey string
 }
 
 // Cond is equality with a value in its text form (as in a URL). Null asks for
@@ -95,6 +99,15 @@ func (d *Dialect) CompileQuery(physical string, t *Table, epoch int64, q Query) 
 		if after, err = out.decodeCursor(d, q.After); err != nil {
 			return nil, err
 		}
+	}
+	if q.AfterKey != "" {
+		if q.After != "" || order != keyField || t.Parent != nil {
+			return nil, &CursorError{Reason: "a key to begin after goes only with an order by key, without a cursor, and not with a child table"}
+		}
+		if err := CheckKey(q.AfterKey); err != nil {
+			return nil, &ValueError{Table: t.Name, Column: KeyColumn, Reason: err.Error()}
+		}
+		after = &position{values: []any{q.AfterKey}}
 	}
 	out.SQL, out.Args = c.compile(after, out.limit+1)
 	return out, nil

@@ -28,7 +28,7 @@ stream TYPE ID in one commit. aggregate_type and aggregate_id may be left out; w
 Events with an id can be appended again: a repeat answers as the first time did.`,
 		Args: exactly("TYPE", "ID"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			version := []byte(`"any"`)
+			var version []byte
 			switch n, err := strconv.ParseInt(expected, 10, 64); {
 			case expected == "any" || expected == "new":
 				version = []byte(`"` + expected + `"`)

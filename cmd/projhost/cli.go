@@ -44,8 +44,8 @@ func (e *usageError) Unwrap() error { return e.err }
 
 func usage(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
-// errReported is a failure whose text the command has printed itself.
-var errReported = errors.New("reported")
+// errInterrupted is what a command that was told to end fails with.
+var errInterrupted = errors.New("interrupted")
 
 // run executes one command line and returns its exit status. The first
 // interrupt asks the command to end, the second ends the process.
@@ -56,7 +56,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 	c := &cli{stdin: stdin, stdout: stdout, stderr: stderr}
 	root := c.root()
-	root.SetArgs(args)
+	root.SetArgs(append([]string{}, args...)) // nil would mean the process's own
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -64,10 +64,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err == nil {
 		return exitOK
 	}
-	if !errors.Is(err, errReported) {
-		for _, line := range strings.Split(strings.TrimRight(err.Error(), "\n"), "\n") {
-			fmt.Fprintf(stderr, "projhost: %s\n", line)
-		}
+	for _, line := range strings.Split(strings.TrimRight(err.Error(), "\n"), "\n") {
+		fmt.Fprintf(stderr, "projhost: %s\n", line)
 	}
 	_, isUsage := errors.AsType[*usageError](err)
 	_, isConfig := errors.AsType[*config.Error](err)

@@ -116,7 +116,7 @@ var masks = []struct {
 	{regexp.MustCompile(`in [0-9.]+m?s \([0-9,]+/s\)`), "in TIME (RATE/s)"},
 	{regexp.MustCompile(`"seconds":[0-9.e-]+`), `"seconds":TIME`},
 	{regexp.MustCompile(`20[0-9][0-9]-[0-9-]+T[0-9:.]+Z`), "NOW"},
-	{regexp.MustCompile(`[0-9.]+ [GMT]iB free`), "SPACE free"},
+	{regexp.MustCompile(`(?:ok  |warn)  data folder  ([^,\n]+), [0-9.]+ [GMT]iB free(\n +→ free some space before it runs out)?`), "ok    data folder  $1, SPACE free"},
 	{regexp.MustCompile(`sqlite 3[0-9.]+`), "sqlite VERSION"},
 }
 

@@ -59,7 +59,7 @@ func (c *client) call(ctx context.Context, method, path string, query url.Values
 	resp, err := c.http.Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil, nil, context.Cause(ctx)
+			return nil, nil, errInterrupted
 		}
 		if ue, ok := errors.AsType[*url.Error](err); ok {
 			err = ue.Err // its text repeats method and address

@@ -99,7 +99,10 @@ func (c *cli) remote(ctx context.Context) (*client, error) {
 	}
 	cl.token = token
 	if !cl.alive(ctx) {
-		return nil, ctx.Err()
+		if ctx.Err() != nil {
+			return nil, errInterrupted
+		}
+		return nil, nil
 	}
 	return cl, nil
 }
@@ -180,6 +183,7 @@ type noRuntime struct{}
 func (noRuntime) Status(context.Context) (api.Status, error)          { return api.Status{}, nil }
 func (noRuntime) Ready() (bool, []string)                             { return true, nil }
 func (noRuntime) Applied(store.ConsumerID, string, int) (int64, bool) { return 0, false }
+func (noRuntime) Halted(store.ConsumerID) *store.Halt                 { return nil }
 func (noRuntime) WaitApplied(context.Context, store.ConsumerID, string, int64, int) error {
 	return api.ErrNotRun
 }

@@ -7,8 +7,10 @@ import (
 	"iter"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,7 +27,7 @@ const (
 	demoEvents  = 100_000
 	demoPlugin  = "accounts"
 	demoListen  = "127.0.0.1:8080"
-	demoBatch   = 2000
+	demoBatch   = 5000
 	demoRows    = 5
 	demoRefresh = 100 * time.Millisecond
 )
@@ -74,8 +76,8 @@ type demoSummary struct {
 
 func (c *cli) demo(ctx context.Context, f demoFlags, listenGiven bool) (err error) {
 	cfg := config.Default()
-	cfg.HTTP.Listen = demoAddress(f.listen, listenGiven)
-	host, _, err := net.SplitHostPort(cfg.HTTP.Listen)
+	cfg.HTTP.Listen = f.listen
+	host, _, err := net.SplitHostPort(f.listen)
 	if err != nil || !config.Loopback(host) {
 		return usage("--listen %q must be a loopback address with a port, such as 127.0.0.1:8080: the demo has no tokens", f.listen)
 	}
@@ -98,18 +100,23 @@ func (c *cli) demo(ctx context.Context, f demoFlags, listenGiven bool) (err erro
 	plugin.Name = demoPlugin
 	cfg.Plugins = []config.Plugin{plugin}
 	cfg.Log = config.Log{Level: "warn", Format: "text"}
-	n, err := openNode(ctx, &cfg, c.logger(cfg.Log), map[string][]byte{demoPlugin: wasm})
+	l, err := demoListener(f.listen, listenGiven)
+	if err != nil {
+		return err
+	}
+	n, err := openNode(ctx, &cfg, c.logger(cfg.Log), map[string][]byte{demoPlugin: wasm}, l)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
 
 	// The node ends when the story does, or takes the story down with it.
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	done := make(chan error, 1)
 	go func() {
 		err := n.run(ctx)
-		cancel(err)
+		cancel()
 		done <- err
 	}()
 	err = c.demoStory(ctx, n, f)
@@ -117,7 +124,7 @@ func (c *cli) demo(ctx context.Context, f demoFlags, listenGiven bool) (err erro
 		<-ctx.Done()
 		c.say("\nstopping")
 	}
-	cancel(nil)
+	cancel()
 	if nodeErr := <-done; nodeErr != nil {
 		return nodeErr
 	}
@@ -131,20 +138,18 @@ func (c *cli) say(format string, args ...any) {
 	}
 }
 
-// demoAddress is a free port where the usual one is taken and none was given.
-func demoAddress(listen string, given bool) string {
-	if given {
-		return listen
-	}
+// demoListener listens at a free port where the usual one is taken and none was
+// asked for.
+func demoListener(listen string, given bool) (net.Listener, error) {
 	l, err := net.Listen("tcp", listen)
-	if err != nil {
-		return "127.0.0.1:0"
+	if err != nil && !given {
+		l, err = net.Listen("tcp", "127.0.0.1:0")
 	}
-	_ = l.Close()
-	return listen
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	return l, nil
 }
-
-var errInterrupted = errors.New("interrupted")
 
 func (c *cli) demoStory(ctx context.Context, n *node, f demoFlags) error {
 	start := time.Now()
@@ -166,7 +171,7 @@ func (c *cli) demoStory(ctx context.Context, n *node, f demoFlags) error {
 		return c.printJSON(demoSummary{int64(f.events), appended, appendTime.Seconds(), took.Seconds(), float64(appended) / took.Seconds(), n.address(), n.cfg.SQLitePath()})
 	}
 	c.say("the read model has caught up: %s appended and applied in %s (%s)\n", plural(appended, "event"), round(took), perSecond(appended, took))
-	if err := c.demoShow(ctx, cl, f.events); err != nil {
+	if err := c.demoShow(ctx, cl); err != nil {
 		return demoError(ctx, "show", err)
 	}
 	c.say("\nserving at %s", n.address())
@@ -177,12 +182,9 @@ func (c *cli) demoStory(ctx context.Context, n *node, f demoFlags) error {
 	return nil
 }
 
-// demoError prefers the reason for which everything was stopped.
+// demoError tells an interrupt from a failure.
 func demoError(ctx context.Context, what string, err error) error {
 	if ctx.Err() != nil {
-		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-			return cause
-		}
 		return errInterrupted
 	}
 	return fmt.Errorf("demo: %s: %w", what, err)
@@ -273,16 +275,17 @@ func (c *cli) demoCatchUp(ctx context.Context, n *node) error {
 	}
 }
 
-func (c *cli) demoShow(ctx context.Context, cl *client, events int) error {
-	if events == 0 {
-		return nil
-	}
-	q := queryFlags{limit: demoRows, format: "table"}
-	v, err := q.values()
+// demoShow prints the first rows, by the way any client would read them.
+func (c *cli) demoShow(ctx context.Context, cl *client) error {
+	body, _, err := cl.call(ctx, http.MethodGet, path("read-models", demoPlugin), url.Values{"limit": {strconv.Itoa(demoRows)}}, nil)
 	if err != nil {
 		return err
 	}
-	return c.queryList(ctx, cl, demoPlugin, v, &q)
+	rows, _, err := decodePage(body)
+	if err != nil {
+		return err
+	}
+	return c.printRows(rows, nil, "table")
 }
 
 // demoHints says what to try while the demo serves.
@@ -294,7 +297,7 @@ func (c *cli) demoHints(n *node) {
 		me = filepath.Base(me)
 	}
 	flag := ""
-	if n.cfg.HTTP.Listen != demoListen {
+	if n.listener.Addr().String() != demoListen {
 		flag = " --url " + n.address()
 	}
 	c.say("try, in another terminal:")

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,7 +39,7 @@ until it is interrupted. A stop lets batches and requests in hand finish.`,
 			for _, n := range cfg.Notices() {
 				log.Warn(n)
 			}
-			n, err := openNode(cmd.Context(), cfg, log, nil)
+			n, err := openNode(cmd.Context(), cfg, log, nil, nil)
 			if err != nil {
 				return err
 			}
@@ -65,9 +66,10 @@ type node struct {
 }
 
 // openNode opens and loads everything and listens, without beginning to work.
-// modules are the bytes of plugins that are not read from their path.
-func openNode(ctx context.Context, cfg *config.Config, log hclog.Logger, modules map[string][]byte) (_ *node, err error) {
-	n := &node{cfg: cfg, log: log}
+// modules are the bytes of plugins that are not read from their path; l is a
+// listener to use instead of http.listen, or nil. Both pass to the node.
+func openNode(ctx context.Context, cfg *config.Config, log hclog.Logger, modules map[string][]byte, l net.Listener) (_ *node, err error) {
+	n := &node{cfg: cfg, log: log, listener: l}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.close())
@@ -76,12 +78,12 @@ func openNode(ctx context.Context, cfg *config.Config, log hclog.Logger, modules
 	if n.store, err = openStore(ctx, cfg); err != nil {
 		return nil, err
 	}
-	if n.engine, err = plugins.NewEngine(filepath.Join(cfg.DataPath(), "modules"), log.Named("plugins"), plugins.Compile); err != nil {
+	if n.engine, err = plugins.NewEngine(filepath.Join(cfg.DataPath(), "modules"), log, plugins.Compile); err != nil {
 		return nil, err
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	deps := host.Deps{Store: n.store, Log: log.Named("host"), Metrics: registry}
+	deps := host.Deps{Store: n.store, Log: log, Metrics: registry}
 	if deps.Plugins, err = n.load(ctx, modules); err != nil {
 		return nil, err
 	}
@@ -93,8 +95,10 @@ func openNode(ctx context.Context, cfg *config.Config, log hclog.Logger, modules
 		return nil, err
 	}
 	n.api = api.New(api.Deps{Store: n.store, Runtime: hostRuntime{n.host}, Log: log.Named("http"), Registry: registry, Version: version()}, apiCfg)
-	if n.listener, err = net.Listen("tcp", cfg.HTTP.Listen); err != nil {
-		return nil, fmt.Errorf("http.listen: %w", err)
+	if n.listener == nil {
+		if n.listener, err = net.Listen("tcp", cfg.HTTP.Listen); err != nil {
+			return nil, fmt.Errorf("http.listen: %w", err)
+		}
 	}
 	return n, nil
 }
@@ -174,7 +178,26 @@ func (n *node) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.host.Run(ctx) })
 	g.Go(func() error { return n.api.Serve(ctx, n.listener) })
+	g.Go(func() error { n.announce(ctx); return nil })
 	return g.Wait()
+}
+
+// readyPoll is how often a starting host is looked at.
+const readyPoll = 20 * time.Millisecond
+
+// announce logs when every consumer runs.
+func (n *node) announce(ctx context.Context) {
+	for {
+		if ready, _ := n.host.Ready(); ready {
+			n.log.Info("ready", "address", n.address())
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(readyPoll):
+		}
+	}
 }
 
 // close gives everything back, the store last.

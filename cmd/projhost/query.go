@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -88,13 +89,24 @@ order asked for. Only columns with an index can be filtered or ordered by.
 	f.StringVar(&q.whereNull, "where-null", "", "only rows where `FIELD` has no value")
 	f.StringVar(&q.order, "order", "", "order by `FIELD`, or FIELD:desc")
 	f.IntVar(&q.limit, "limit", 20, "at most so `many` rows")
-	f.StringVar(&q.after, "after", "", "go on after the page whose `cursor` this is")
+	f.StringVar(&q.after, "after", "", "begin after this `KEY`, or where another order is asked for after this cursor")
 	f.StringVar(&q.minPosition, "min-position", "", "wait until everything up to `P` (or TOPIC:P) is applied")
 	f.StringVar(&q.wait, "wait", "", "how `long` to wait for --min-position (default 2s)")
 	f.BoolVar(&q.stale, "stale", false, "read also from a projection that is halted")
 	f.StringVar(&q.format, "format", "table", "output `format`: "+strings.Join(queryFormats, ", "))
 	return cmd
 }
+
+// byKey reports whether rows come in the order of their keys, so that a key
+// says where to go on.
+func (q *queryFlags) byKey() bool {
+	field, _, _ := strings.Cut(q.order, ":")
+	return field == "" || strings.EqualFold(field, "key")
+}
+
+// cursorForm is what no key of sense looks like: a version, a build, a hash and
+// a direction in base64.
+var cursorForm = regexp.MustCompile(`^AQ[A-Za-z0-9_-]{17,}$`)
 
 func (q *queryFlags) values() (url.Values, error) {
 	v := url.Values{}
@@ -105,7 +117,11 @@ func (q *queryFlags) values() (url.Values, error) {
 	}
 	set("table", q.table)
 	set("order", q.order)
-	set("after", q.after)
+	if q.byKey() && !cursorForm.MatchString(q.after) {
+		set("after_key", q.after)
+	} else {
+		set("after", q.after)
+	}
 	set("min_position", q.minPosition)
 	set("wait", q.wait)
 	set("where_null", q.whereNull)
@@ -148,6 +164,7 @@ func (c *cli) queryList(ctx context.Context, cl *client, projection string, v ur
 		if err != nil {
 			return fmt.Errorf("query %s: cursor: %w", projection, err)
 		}
+		v.Del("after_key")
 		v.Set("after", after)
 	}
 	if err := c.printRows(rows, next, q.format); err != nil {
@@ -155,9 +172,22 @@ func (c *cli) queryList(ctx context.Context, cl *client, projection string, v ur
 	}
 	if !rawjson.IsNull(next) && (q.format == "table" || q.format == "csv" || q.format == "jsonl") {
 		after, _ := rawjson.String(next)
-		fmt.Fprintf(c.stderr, "more rows follow: --after %s\n", after)
+		if last := &rows[len(rows)-1]; q.byKey() && !last.isChild {
+			after = last.key
+		}
+		fmt.Fprintf(c.stderr, "more rows follow: --after %s\n", shellWord(after))
 	}
 	return nil
+}
+
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:@-]+$`)
+
+// shellWord quotes what a shell would take apart.
+func shellWord(s string) string {
+	if plainWord.MatchString(s) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // queryRow is a row as the API gives it, with its columns in order.
@@ -325,7 +355,7 @@ func (c *cli) printCSV(rows []queryRow) error {
 		r := &rows[i]
 		names, values := keyColumns(r, r.key != "")
 		if i == 0 {
-			if err := w.Write(slices.Concat(names, r.columns, []string{"position", "updated_at"})); err != nil {
+			if err := w.Write(slices.Concat(names, r.columns, []string{"ph_position", "ph_updated_at"})); err != nil {
 				return err
 			}
 		}
@@ -395,6 +425,9 @@ func (c *cli) queryKey(ctx context.Context, cl *client, projection, key string, 
 	if len(q.where) > 0 {
 		return usage("--where is for lists: leave KEY out")
 	}
+	if v.Del("after_key"); q.after != "" {
+		v.Set("after", q.after) // of children: the last one's key
+	}
 	v.Set("limit", strconv.Itoa(min(q.limit, rowsPage)))
 	body, _, err := cl.call(ctx, http.MethodGet, path("read-models", projection, key), v, nil)
 	if err != nil {
@@ -405,7 +438,7 @@ func (c *cli) queryKey(ctx context.Context, cl *client, projection, key string, 
 			return err
 		}
 		if after, err := rawjson.String(next); err == nil && q.format != "json" {
-			fmt.Fprintf(c.stderr, "more children follow: --after %s\n", after)
+			fmt.Fprintf(c.stderr, "more children follow: --after %s\n", shellWord(after))
 		}
 		return nil
 	}
@@ -437,7 +470,7 @@ func (c *cli) queryKey(ctx context.Context, cl *client, projection, key string, 
 		}
 		c.printTable(ch.rows)
 		if ch.more {
-			fmt.Fprintf(c.stderr, "more children follow: --table %s --after %s\n", ch.table, ch.rows[len(ch.rows)-1].child)
+			fmt.Fprintf(c.stderr, "more children follow: --table %s --after %s\n", ch.table, shellWord(ch.rows[len(ch.rows)-1].child))
 		}
 	}
 	return nil

@@ -21,6 +21,8 @@ func (r hostRuntime) Applied(id store.ConsumerID, topic string, partition int) (
 	return r.host.Applied(id, topic, partition)
 }
 
+func (r hostRuntime) Halted(id store.ConsumerID) *store.Halt { return r.host.Halted(id) }
+
 func (r hostRuntime) WaitApplied(ctx context.Context, id store.ConsumerID, topic string, position int64, partition int) error {
 	err := r.host.WaitApplied(ctx, id, topic, position, partition)
 	if late, ok := errors.AsType[*host.NotCaughtUpError](err); ok {
@@ -52,7 +54,7 @@ func (r hostRuntime) Status(ctx context.Context) (api.Status, error) {
 		out.Topics = append(out.Topics, api.TopicOf(t))
 	}
 	for i := range st.Consumers {
-		out.Consumers = append(out.Consumers, consumerOf(&st.Consumers[i]))
+		out.Consumers = append(out.Consumers, consumerOf(&st.Consumers[i], st.InstanceID))
 	}
 	for i := range st.Plugins {
 		out.Plugins = append(out.Plugins, pluginOf(&st.Plugins[i]))
@@ -67,7 +69,7 @@ func timeOf(us int64) string {
 	return jsonl.FormatTime(us)
 }
 
-func consumerOf(c *host.ConsumerStatus) api.Consumer {
+func consumerOf(c *host.ConsumerStatus, instance string) api.Consumer {
 	out := api.Consumer{
 		Type: c.ID.Type, Name: c.ID.Name, State: c.State, StateSince: timeOf(c.SinceUS), Reason: c.Reason, Halt: c.Halt,
 		Epoch: c.Epoch, Build: c.Build, Lag: c.Lag, Plugin: c.Plugin, Digest: c.Digest, Distribution: c.Distribution,
@@ -79,8 +81,11 @@ func consumerOf(c *host.ConsumerStatus) api.Consumer {
 	for _, t := range c.Topics {
 		topic := api.ConsumerTopic{Topic: t.Topic, End: t.End, Applied: t.Applied}
 		for _, p := range t.Partitions {
-			topic.Checkpoints = append(topic.Checkpoints, api.PartitionCheckpoint{
-				Partition: p.Partition, Position: p.Checkpoint, ReadThrough: p.ReadThrough, Generation: p.Generation})
+			checkpoint := api.PartitionCheckpoint{Partition: p.Partition, Position: p.Checkpoint, ReadThrough: p.ReadThrough, Generation: p.Generation}
+			if p.Generation > 0 {
+				checkpoint.Owner = instance
+			}
+			topic.Checkpoints = append(topic.Checkpoints, checkpoint)
 		}
 		out.Topics = append(out.Topics, topic)
 	}

@@ -20,6 +20,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -50,6 +51,9 @@ type Runtime interface {
 	// committed in a partition of the consumer, or in all with AllPartitions;
 	// false if this host does not know.
 	Applied(id store.ConsumerID, topic string, partition int) (int64, bool)
+	// Halted is why and where the consumer is halted on this host, or nil. The
+	// store learns of it a moment later.
+	Halted(id store.ConsumerID) *store.Halt
 	// WaitApplied blocks until Applied would give at least position. The
 	// errors are *NotCaughtUpError when ctx ends first, *HaltedError and
 	// ErrNotRun.
@@ -129,6 +133,8 @@ type Server struct {
 	bodies   *semaphore.Weighted
 	inFlight *semaphore.Weighted
 	metrics  *metrics
+
+	consumers sync.Map // store.ConsumerID → *store.Consumer, as last seen
 }
 
 // New makes a server.

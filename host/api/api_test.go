@@ -29,6 +29,7 @@ type runtime struct {
 	status  Status
 	reasons []string
 	applied map[int]int64 // by partition
+	halt    *store.Halt
 	wait    func(ctx context.Context, position int64, partition int) error
 }
 
@@ -42,6 +43,8 @@ func (r *runtime) Applied(_ store.ConsumerID, _ string, partition int) (int64, b
 	return p, ok
 }
 
+func (r *runtime) Halted(store.ConsumerID) *store.Halt { return r.halt }
+
 func (r *runtime) WaitApplied(ctx context.Context, _ store.ConsumerID, _ string, position int64, partition int) error {
 	if r.wait != nil {
 		return r.wait(ctx, position, partition)
@@ -50,14 +53,15 @@ func (r *runtime) WaitApplied(ctx context.Context, _ store.ConsumerID, _ string,
 }
 
 type rig struct {
-	t       *testing.T
+	t       testing.TB
+	handler http.Handler
 	store   *sqlite.Store
 	runtime *runtime
 	url     string
 	token   string
 }
 
-func openStore(t *testing.T) *sqlite.Store {
+func openStore(t testing.TB) *sqlite.Store {
 	t.Helper()
 	st, err := sqlite.Open(t.Context(), sqlite.Options{Path: filepath.Join(t.TempDir(), "projhost.db"), TablePrefix: "ph_", Partitions: 16, MaxEvent: 64 << 10})
 	require.NoError(t, err)
@@ -65,17 +69,18 @@ func openStore(t *testing.T) *sqlite.Store {
 	return st
 }
 
-func newRig(t *testing.T, cfg Config) *rig {
+func newRig(t testing.TB, cfg Config) *rig {
 	t.Helper()
 	r := &rig{t: t, store: openStore(t), runtime: &runtime{}}
 	s := New(Deps{Store: r.store, Runtime: r.runtime, Log: testLog(t), Version: "v0.0.0-test"}, cfg)
-	server := httptest.NewServer(s.Handler())
+	r.handler = s.Handler()
+	server := httptest.NewServer(r.handler)
 	t.Cleanup(server.Close)
 	r.url = server.URL
 	return r
 }
 
-func testLog(t *testing.T) hclog.Logger {
+func testLog(t testing.TB) hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: t.Output()})
 }
 
@@ -112,7 +117,7 @@ func (r *rig) do(method, path, body string, headers ...string) answer {
 }
 
 // want checks status and code of an error, and that its text has a part.
-func (a answer) want(t *testing.T, status int, code, part string) map[string]any {
+func (a answer) want(t testing.TB, status int, code, part string) map[string]any {
 	t.Helper()
 	require.Equal(t, status, a.status, a.body)
 	require.Equal(t, "application/json", a.header.Get("Content-Type"))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -52,21 +53,20 @@ func freshnessOf(p *params) (f freshness) {
 }
 
 // read opens a view of the projection that is as fresh as asked for, and puts
-// the headers that say how fresh it is. key is the row's, partition that of its
-// messages or AllPartitions.
-func (s *Server) read(w http.ResponseWriter, r *http.Request, f freshness, name string, partitionOf func(c store.Consumer) (int, error),
+// the headers that say how fresh it is. partitionOf tells the partition of the
+// row's messages, or AllPartitions.
+func (s *Server) read(w http.ResponseWriter, r *http.Request, f freshness, name string, partitionOf func(c *store.Consumer) (int, error),
 	use func(v store.ReadView) error) error {
 	id := store.ConsumerID{Type: "projection", Name: name}
-	// The first view only tells what the projection reads; waiting happens
-	// with no view open, so that the database can tidy up behind us.
-	var c store.Consumer
-	if err := s.view(r.Context(), id, func(v store.ReadView) error { c = v.Consumer(); return nil }); err != nil {
+	c, err := s.consumer(r.Context(), id)
+	if err != nil {
 		return err
 	}
 	part, err := partitionOf(c)
 	if err != nil {
 		return err
 	}
+	// No view is open while we wait, so that the database can tidy up behind us.
 	if f.wanted {
 		if err := s.await(r.Context(), w, c, f, part); err != nil {
 			return err
@@ -83,29 +83,63 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, f freshness, name 
 		applied[f.topic] = max(applied[f.topic], f.position)
 	}
 	return s.view(r.Context(), id, func(v store.ReadView) error {
-		c := v.Consumer()
-		positions := v.Positions()
-		for _, topic := range c.Topics {
-			p := positions[topic]
-			if part != AllPartitions {
-				if p, err = v.Checkpoint(topic, part); err != nil {
-					return err
-				}
-			}
-			applied[topic] = max(applied[topic], p)
+		now := v.Consumer()
+		if now.Build != c.Build {
+			// Another build is live by now; what we asked was about the old one.
+			s.consumers.Store(id, &now)
+			clear(applied)
 		}
-		w.Header().Set("Projhost-Position", positionHeader(c.Topics, applied))
-		w.Header().Set("Projhost-State", string(c.State))
-		if c.State == store.StateHalted && !f.stale {
-			return halted(c.ID, c.Halt)
+		if err := mergePositions(applied, v, part); err != nil {
+			return err
+		}
+		if h := s.deps.Runtime.Halted(id); h != nil {
+			now.State, now.Halt = store.StateHalted, h
+		}
+		w.Header().Set("Projhost-Position", positionHeader(now.Topics, applied))
+		w.Header().Set("Projhost-State", string(now.State))
+		if now.State == store.StateHalted && !f.stale {
+			return halted(now.ID, now.Halt)
 		}
 		return use(v)
 	})
 }
 
+// mergePositions raises the positions to the view's checkpoints.
+func mergePositions(applied map[string]int64, v store.ReadView, part int) error {
+	positions := v.Positions()
+	for topic, p := range positions {
+		if part != AllPartitions {
+			var err error
+			if p, err = v.Checkpoint(topic, part); err != nil {
+				return err
+			}
+		}
+		applied[topic] = max(applied[topic], p)
+	}
+	return nil
+}
+
+// consumer gives a projection's inputs and tables, which its build fixes: what
+// an earlier reader saw of them will do. Its state is of that time.
+func (s *Server) consumer(ctx context.Context, id store.ConsumerID) (*store.Consumer, error) {
+	if c, ok := s.consumers.Load(id); ok {
+		return c.(*store.Consumer), nil
+	}
+	var c store.Consumer
+	if err := s.view(ctx, id, func(v store.ReadView) error { c = v.Consumer(); return nil }); err != nil {
+		return nil, err
+	}
+	s.consumers.Store(id, &c)
+	return &c, nil
+}
+
 func (s *Server) view(ctx context.Context, id store.ConsumerID, use func(v store.ReadView) error) (err error) {
 	v, err := s.deps.Store.View(ctx, id)
 	if errors.Is(err, store.ErrNotFound) {
+		// At a first start projections appear while the host already answers.
+		if ready, reasons := s.deps.Runtime.Ready(); !ready {
+			return fail(http.StatusServiceUnavailable, CodeNotReady, "there is no projection %q yet: the host is not ready", id.Name).with("reasons", reasons)
+		}
 		return fail(http.StatusNotFound, CodeNotFound, "there is no projection %q", id.Name)
 	}
 	if err != nil {
@@ -138,18 +172,10 @@ func halted(id store.ConsumerID, h *store.Halt) *apiError {
 }
 
 // await blocks until the projection has applied what the reader asks for.
-func (s *Server) await(ctx context.Context, w http.ResponseWriter, c store.Consumer, f freshness, part int) error {
-	found := false
-	for _, t := range c.Topics {
-		found = found || t == f.topic
-	}
-	if !found {
+func (s *Server) await(ctx context.Context, w http.ResponseWriter, c *store.Consumer, f freshness, part int) error {
+	if !slices.Contains(c.Topics, f.topic) {
 		return fail(http.StatusBadRequest, CodeNotAnInput, "%s does not read topic %q; it reads %s", c.ID, f.topic, strings.Join(c.Topics, ", ")).
 			with("topic", f.topic).with("inputs", c.Topics)
-	}
-	if c.State == store.StateHalted && !f.stale {
-		w.Header().Set("Projhost-State", string(c.State))
-		return halted(c.ID, c.Halt)
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.wait)
 	defer cancel()
@@ -172,14 +198,15 @@ func (s *Server) await(ctx context.Context, w http.ResponseWriter, c store.Consu
 	if errors.Is(err, ErrNotRun) {
 		// Nobody here applies it; what is saved is all there is to know.
 		err = s.view(context.WithoutCancel(ctx), c.ID, func(v store.ReadView) error {
-			p := v.Positions()[f.topic]
-			if part != AllPartitions {
-				var err error
-				if p, err = v.Checkpoint(f.topic, part); err != nil {
-					return err
-				}
+			if now := v.Consumer(); now.State == store.StateHalted && !f.stale {
+				w.Header().Set("Projhost-State", string(now.State))
+				return halted(now.ID, now.Halt)
 			}
-			if p < f.position {
+			saved := map[string]int64{}
+			if err := mergePositions(saved, v, part); err != nil {
+				return err
+			}
+			if saved[f.topic] < f.position {
 				return late.with("lagging", []any{})
 			}
 			return nil
@@ -204,7 +231,7 @@ func (s *Server) lagging(id store.ConsumerID, topic string, partitions []int) []
 
 // tableOf finds the table asked for, by default the projection's first that is
 // no child table.
-func tableOf(c store.Consumer, name string) (*readmodel.Table, error) {
+func tableOf(c *store.Consumer, name string) (*readmodel.Table, error) {
 	var names []string
 	for _, t := range c.Tables {
 		if name == "" && t.Table.Parent == nil || strings.EqualFold(t.Table.Name, name) {
@@ -233,7 +260,7 @@ func (s *Server) getRow(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var out []byte
-	err = s.read(w, r, f, r.PathValue("projection"), func(c store.Consumer) (int, error) {
+	err = s.read(w, r, f, r.PathValue("projection"), func(c *store.Consumer) (int, error) {
 		t, err := tableOf(c, tableName)
 		if err != nil {
 			return 0, err
@@ -246,7 +273,8 @@ func (s *Server) getRow(w http.ResponseWriter, r *http.Request) error {
 		}
 		return partition.Of(key, info.Partitions), nil
 	}, func(v store.ReadView) error {
-		t, err := tableOf(v.Consumer(), tableName)
+		c := v.Consumer()
+		t, err := tableOf(&c, tableName)
 		if err != nil {
 			return err
 		}
@@ -364,6 +392,7 @@ func (s *Server) listRows(w http.ResponseWriter, r *http.Request) error {
 	tableName, _ := p.str("table")
 	q := store.Query{Limit: int(p.int("limit", defaultLimit, 1, rowsMax))}
 	q.After, _ = p.str("after")
+	q.AfterKey, _ = p.str("after_key")
 	if order, ok := p.str("order"); ok {
 		field, dir, has := strings.Cut(order, ":")
 		if has && dir != "asc" && dir != "desc" || field == "" {
@@ -383,12 +412,12 @@ func (s *Server) listRows(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var out []byte
-	err := s.read(w, r, f, r.PathValue("projection"), func(c store.Consumer) (int, error) {
+	err := s.read(w, r, f, r.PathValue("projection"), func(c *store.Consumer) (int, error) {
 		_, err := tableOf(c, tableName)
 		return AllPartitions, err
 	}, func(v store.ReadView) error {
 		c := v.Consumer()
-		t, err := tableOf(c, tableName)
+		t, err := tableOf(&c, tableName)
 		if err != nil {
 			return err
 		}

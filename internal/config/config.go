@@ -178,7 +178,7 @@ type Plugin struct {
 // Consumer is what one consumer of a plugin has otherwise than the rest.
 type Consumer struct {
 	// spread | single-owner. "": as the plugin declares; it can be tightened
-	// to single-owner, never loosened. No effect yet.
+	// to single-owner, never loosened.
 	// ""
 	Distribution string `toml:"distribution" allowed:"spread|single-owner"`
 	// As delivery.on_exhausted. No effect yet.
@@ -261,9 +261,6 @@ func (c *Config) Notices() []string {
 			}
 			if cc.OnDeclarationChange != "" && cc.OnDeclarationChange != "halt" {
 				out = append(out, key+": consumer."+name+".on_declaration_change has no effect in this version: a changed declaration halts its consumer")
-			}
-			if cc.Distribution != "" {
-				out = append(out, key+": consumer."+name+".distribution has no effect in this version: the plugin's own declaration stands")
 			}
 		}
 	}
