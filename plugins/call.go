@@ -450,6 +450,8 @@ func (c *call) finish(err error, returned int32, limit timeLimit, ctx context.Co
 		c.refuse(c.blamed(), abi.CodeDeadline, "it took longer than %v", c.module.settings.Timeout)
 	case err != nil && c.ctx.Err() != nil:
 		return nil, context.Cause(c.ctx)
+	case wasClosed(err):
+		return nil, errInstanceClosed
 	case err != nil:
 		c.trapped(err)
 	case c.phase != phaseStart:

@@ -150,6 +150,8 @@ func (e *Engine) compile(ctx context.Context, parsed *wasm.Module, m *Module) (*
 	c, err := e.compileWith(ctx, bin, parsed, m, wazero.NewCompilationCache())
 	if err == nil {
 		m.log.Warn("compile cache cannot be used", "dir", e.cacheDir, "error", cacheErr)
+	} else if kept != nil {
+		kept.removeIfEmpty()
 	}
 	return c, err
 }

@@ -66,6 +66,16 @@ func newInstance(t testing.TB, m *Module) *Instance {
 	return i
 }
 
+// reasons loads a module that must be rejected.
+func reasons(t testing.TB, mode Mode, wasm []byte, s Settings) []string {
+	t.Helper()
+	_, err := newTestEngine(t, mode).Load(t.Context(), wasm, s)
+	var reject *RejectError
+	require.ErrorAs(t, err, &reject)
+	require.Equal(t, s.Name, reject.Name)
+	return reject.Reasons
+}
+
 // entries makes one entry per data; everything in it follows from its number
 // among all entries, first being that of the first one.
 func entriesFrom(first int, data ...string) []abi.Entry {

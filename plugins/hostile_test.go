@@ -153,3 +153,18 @@ func TestHostileLoopsEndAtTheTimeLimit(t *testing.T) {
 		requireHealthy(t, i)
 	})
 }
+
+// Calls that branch out without any loop end as well: by table, each function
+// calling the other.
+func TestHostileRecursionEndsAtTheTimeLimit(t *testing.T) {
+	bothModes(t, func(t *testing.T, mode Mode) {
+		s := testSettings()
+		s.Timeout = shortTimeout
+		i := newInstance(t, load(t, mode, hostile(t, "mutual"), s))
+		for range 2 {
+			_, _, fail := apply(t, i, entries("", ""))
+			require.NotNil(t, fail)
+			require.Equal(t, abi.CodeDeadline, fail.Code, "%v", fail)
+		}
+	})
+}

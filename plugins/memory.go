@@ -1,7 +1,5 @@
 package plugins
 
-import "bytes"
-
 // memory is the linear memory of one guest, handed to the engine as its
 // allocator. It enforces the limit itself and so learns when the guest was
 // refused: the engine tells nobody.
@@ -17,7 +15,7 @@ type space interface {
 	// grow makes the memory size bytes long, keeping what is there; what is new
 	// is zero. nil: the machine has no room.
 	grow(size uint64) []byte
-	// restore makes buf what it was when img was taken. buf is as long.
+	// restore makes buf, the whole memory, what it was when img was taken.
 	restore(buf []byte, img *image)
 	free()
 }
@@ -28,6 +26,7 @@ type image struct {
 	data    []byte // its content; the zeros at its end are left out
 	globals []uint64
 	region  uint32 // where the input region begins
+	backing imageBacking
 }
 
 // Reallocate implements experimental.LinearMemory.
@@ -66,12 +65,10 @@ func newImage(buf []byte, globals []uint64, region uint32) *image {
 	for end >= imagePage && isZero(buf[end-imagePage:end]) {
 		end -= imagePage
 	}
-	return &image{size: uint64(len(buf)), data: bytes.Clone(buf[:end]), globals: globals, region: region}
+	img := &image{size: uint64(len(buf)), globals: globals, region: region}
+	img.keep(buf[:end])
+	return img
 }
-
-func (img *image) free() {}
-
-func newSpace(uint64) space { return newHeapSpace() }
 
 const imagePage = 4096
 
@@ -79,10 +76,9 @@ var zeroPage [imagePage]byte
 
 func isZero(page []byte) bool { return string(page) == string(zeroPage[:len(page)]) }
 
-// heapSpace keeps a memory on Go's heap: it works everywhere.
+// heapSpace keeps a memory on Go's heap: it works everywhere, and a restore
+// writes the whole memory.
 type heapSpace struct{ buf []byte }
-
-func newHeapSpace() *heapSpace { return &heapSpace{} }
 
 func (h *heapSpace) grow(size uint64) []byte {
 	if size <= uint64(cap(h.buf)) {

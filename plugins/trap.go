@@ -20,16 +20,19 @@ func isCutOff(err error) bool {
 	return errors.As(err, &c)
 }
 
+// wasClosed tells of an engine that found the module closed from outside. A
+// guest cannot bring this about: proc_exit is an import of ours.
+func wasClosed(err error) bool {
+	var closed *sys.ExitError
+	return errors.As(err, &closed)
+}
+
 // trapText says in one line what ended a guest and in which of its functions.
 // The engine's own text is one frame a line under a heading.
 func trapText(err error, exports map[uint32]string) string {
 	var exit *exited
-	var closed *sys.ExitError
-	switch {
-	case errors.As(err, &exit):
+	if errors.As(err, &exit) {
 		return withFrames(exit.Error(), err, exports)
-	case errors.As(err, &closed):
-		return "the module was closed"
 	}
 	what := err.Error()
 	if first, _, found := strings.Cut(what, "\n"); found {

@@ -1,3 +1,4 @@
+;; build: wat2wasm --debug-names misuse.wat
 ;; A guest that does what the first byte of an entry's data says, well or badly.
 ;; Ops are echoed, not checked: the bytes after the command go to done as they
 ;; are. See the list of commands at $work.

@@ -262,7 +262,10 @@ func Parse(b []byte) (*Module, error) {
 			return nil, r.err
 		}
 	}
-	return m, m.crossCheck()
+	if err := m.crossCheck(); err != nil {
+		return nil, err
+	}
+	return m, nil
 }
 
 // split finds the sections and checks their order.
@@ -704,5 +707,5 @@ func (m *Module) Export(name string) (Export, bool) {
 	return Export{}, false
 }
 
-// HasType reports whether a parsed module's types could all be read.
+// TypesKnown reports whether the module's types could all be read.
 func (m *Module) TypesKnown() bool { return m.typesKnown }

@@ -1,0 +1,10 @@
+;; Its manifest is outside of the memory.
+;; build: wat2wasm --debug-names describe-outside.wat
+(module
+  (memory (export "memory") 5)
+  (func (export "ph_abi_v1") (result i32) (i32.const 0))
+  (func (export "ph_alloc") (param i32) (result i32) (i32.const 65536))
+  (func (export "ph_describe") (result i64) (i64.const 0xfffffff000000100))
+  (func (export "ph_init") (param i32 i32) (result i32) (i32.const 0))
+  (func (export "ph_apply") (param i32 i32) (result i32) (i32.const 0))
+)
