@@ -100,6 +100,18 @@ func (c *compileCache) seal() error {
 	return os.Rename(tmp.Name(), path)
 }
 
+// removeIfEmpty takes the folders of a module that was not compiled away.
+func (c *compileCache) removeIfEmpty() {
+	subs, err := os.ReadDir(c.dir)
+	if err != nil {
+		return
+	}
+	for _, d := range subs {
+		_ = os.Remove(filepath.Join(c.dir, d.Name())) // refused where something lies in it
+	}
+	_ = os.Remove(c.dir)
+}
+
 // walk visits the cache's files, apart from the sums.
 func (c *compileCache) walk(visit func(path, name string, d fs.DirEntry) error) error {
 	err := filepath.WalkDir(c.dir, func(path string, d fs.DirEntry, err error) error {

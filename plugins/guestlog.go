@@ -62,17 +62,14 @@ func guestLevel(level uint32) hclog.Level {
 
 // lineBuffer makes lines of what a guest writes to a file descriptor. A line
 // that is too long is cut, not kept.
-type lineBuffer struct {
-	buf  []byte
-	long bool // the rest of this line is dropped
-}
+type lineBuffer struct{ buf []byte }
 
 func (l *lineBuffer) write(b []byte, limit int, emit func(line []byte)) {
 	for len(b) > 0 {
 		line, rest, ended := bytes.Cut(b, []byte{'\n'})
 		// One byte more than the limit shows that it was passed.
 		if room := limit + 1 - len(l.buf); len(line) > room {
-			line, l.long = line[:max(room, 0)], true
+			line = line[:max(room, 0)]
 		}
 		l.buf = append(l.buf, line...)
 		if ended {
@@ -86,7 +83,7 @@ func (l *lineBuffer) flush(emit func(line []byte)) {
 	if len(l.buf) > 0 {
 		emit(l.buf)
 	}
-	l.buf, l.long = l.buf[:0], false
+	l.buf = l.buf[:0]
 }
 
 // panicLines keeps the lines of a guest's standard error that tell why it
