@@ -109,7 +109,7 @@ Start with: projhost demo`,
 		c.demoCommand(), c.runCommand(),
 		c.importCommand(), c.exportCommand(), c.appendCommand(),
 		c.queryCommand(), c.statusCommand(), c.consumersCommand(), c.topicsCommand(),
-		c.pluginsCommand(), c.schemaCommand(), c.doctorCommand(), c.versionCommand(),
+		c.pluginsCommand(), c.schemaCommand(), c.doctorCommand(), c.benchCommand(), c.versionCommand(),
 	)
 	for _, cmd := range root.Commands() {
 		groups(cmd)

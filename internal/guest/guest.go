@@ -82,6 +82,21 @@ func Compile(ctx context.Context, dir string) ([]byte, error) {
 	return wasm, nil
 }
 
+// Committed returns a module that the repository holds as bytes, because it
+// takes another tool chain to build it; file is slash-separated and relative to
+// the root.
+func Committed(file string) ([]byte, error) {
+	root, err := moduleRoot()
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	}
+	wasm, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(file)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("this clone has no %s", file)
+	}
+	return wasm, err
+}
+
 // compile runs the build an author would run.
 func compile(ctx context.Context, root, goTool, dir string) ([]byte, error) {
 	tmp, err := os.MkdirTemp("", "projhost-guest-")

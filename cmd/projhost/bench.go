@@ -1,0 +1,103 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+
+	"github.com/projhost/projhost/cmd/projhost/bench"
+)
+
+func (c *cli) benchCommand() *cobra.Command {
+	var o bench.Options
+	var latency bool
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure the host against pipelines written by hand, side by side",
+		Long: `bench applies the demo's events (bank accounts, the same ones every time) to a read model on embedded SQLite,
+in interleaved rounds: by the best native Go pipeline we know, which folds batches in memory, on the same
+driver and doing the same work; by a loop of one transaction for each event; and by the host with a plugin in
+C and one in Go, with the time limit of calls off and on. All must leave the same rows. Only ratios within one
+run mean anything elsewhere. Loading and compiling plugins is not in the figures, but told.`,
+		Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if latency {
+				o.Appends = 2000
+			}
+			if err := o.Check(); err != nil {
+				return usage("%v", err)
+			}
+			return c.bench(cmd, o)
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&o.Events, "events", demoEvents, "how `many` events are applied")
+	f.IntVar(&o.Accounts, "accounts", 10_000, "over how `many` accounts")
+	f.IntVar(&o.Rounds, "rounds", 3, "how `often` each contender runs")
+	f.StringSliceVar(&o.Only, "only", nil, "`names` of the contenders to run: native, loop, c, c+limit, go, go+limit")
+	f.StringVar(&o.CPUProfile, "cpuprofile", "", "write a profile of the runs to `file`")
+	f.StringVar(&o.Dir, "dir", "", "`folder` for the databases, on the disk to be measured (default: the temporary one)")
+	f.BoolVar(&latency, "latency", false, "also measure how soon after an append its row can be read")
+	return cmd
+}
+
+func (c *cli) bench(cmd *cobra.Command, o bench.Options) error {
+	var bar *progressbar.ProgressBar
+	what := ""
+	o.Progress = func(done, total int64, now string) {
+		if bar == nil || bar.GetMax64() != total {
+			bar = c.progress(total, now, false)
+		}
+		if now != what {
+			what = now
+			bar.Describe(what)
+		}
+		_ = bar.Set64(done)
+	}
+	r, err := bench.Run(cmd.Context(), o)
+	if bar != nil {
+		_ = bar.Clear()
+	}
+	if err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	if c.json {
+		return c.printJSON(r)
+	}
+	c.printBench(r)
+	return nil
+}
+
+func (c *cli) printBench(r *bench.Report) {
+	c.say("%s events, %s accounts, %d rounds; %s %s, %d CPUs", count(int64(r.Events)), count(int64(r.Accounts)), r.Rounds, r.Go, r.System, r.CPUs)
+	t := newTable(c.stdout, "name", "events/s", "(min–max)", "of native", "× loop", "CPU µs", "of native", "B/event", "allocs", "")
+	for i := range r.Results {
+		x := &r.Results[i]
+		t.AppendRow([]any{
+			x.Name, count(int64(x.PerSecond.Median)), count(int64(x.PerSecond.Min)) + "–" + count(int64(x.PerSecond.Max)),
+			figure(x.Ratio, "%.2f"), figure(x.Factor, "%.1f"), figure(x.CPUMicros, "%.1f"), figure(x.CPURatio, "%.2f"),
+			fmt.Sprintf("%.0f", x.BytesPerEvent), fmt.Sprintf("%.1f", x.AllocsPerEvent), x.What,
+		})
+	}
+	right(t, 2, 3, 4, 5, 6, 7, 8, 9)
+	t.Render()
+	for _, p := range r.Plugins {
+		c.say("plugin %s: %s, built in %.2f s, compiled in %.2f s", p.Name, bytesIEC(uint64(p.Bytes)), p.BuildSeconds, p.LoadSeconds)
+	}
+	for _, l := range r.Latency {
+		c.say("plugin %s, append acknowledged → row visible at %d/s: p50 %.2f ms, p99 %.2f ms, max %.2f ms (the append itself: p50 %.2f ms)",
+			l.Name, l.Rate, l.P50, l.P99, l.Max, l.Append)
+	}
+	for _, text := range r.NotRun {
+		c.say("not run: %s", text)
+	}
+}
+
+// figure leaves out what was not measured.
+func figure(v float64, format string) string {
+	if v == 0 {
+		return "-"
+	}
+	return fmt.Sprintf(format, v)
+}

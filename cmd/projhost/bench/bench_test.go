@@ -1,0 +1,162 @@
+package bench
+
+import (
+	"context"
+	"database/sql/driver"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func small(t *testing.T) Options {
+	return Options{Events: 600, Accounts: 40, Rounds: 2, Dir: t.TempDir()}
+}
+
+// Every contender that can run here ends with the rows of the events.
+func TestRun(t *testing.T) {
+	o := small(t)
+	o.Appends = 8
+	goPlugin := []string{"go", "go+limit"}
+	if testing.Short() {
+		t.Log("-short: without the Go plugin, which takes a minute to compile under the race detector")
+		o.Only, goPlugin = []string{"native", "loop", "c", "c+limit"}, nil
+	}
+	o.CPUProfile = filepath.Join(t.TempDir(), "cpu.prof")
+	steps := 0
+	o.Progress = func(done, total int64, what string) {
+		require.LessOrEqual(t, done, total, what)
+		steps++
+	}
+	r, err := Run(t.Context(), o)
+	require.NoError(t, err)
+	require.NotZero(t, steps)
+
+	results := map[string]Result{}
+	for _, x := range r.Results {
+		results[x.Name] = x
+		require.Positive(t, x.PerSecond.Min, x.Name)
+		require.GreaterOrEqual(t, x.PerSecond.Median, x.PerSecond.Min, x.Name)
+		require.GreaterOrEqual(t, x.PerSecond.Max, x.PerSecond.Median, x.Name)
+		require.Positive(t, x.Ratio, x.Name)
+		require.Positive(t, x.AllocsPerEvent, x.Name)
+	}
+	require.Equal(t, "native/1000", r.Results[0].Name)
+	require.InDelta(t, 1, results["loop"].Factor, 1e-9)
+	require.Equal(t, 600/loopShare, results["loop"].Events)
+	require.InDelta(t, 1, max(results["native/1000"].Ratio, results["native/5000"].Ratio), 0.5)
+	for _, name := range goPlugin {
+		require.Contains(t, results, name, r.NotRun)
+	}
+	require.Len(t, r.Latency, len(r.Plugins))
+	for _, l := range r.Latency {
+		require.Equal(t, 8, l.Appends)
+		require.GreaterOrEqual(t, l.P99, l.P50)
+	}
+	b, err := json.Marshal(r)
+	require.NoError(t, err)
+	for _, member := range []string{"events_per_second", "ratio_to_native", "factor_over_loop", "p99_ms"} {
+		require.Contains(t, string(b), `"`+member+`":`)
+	}
+	profile, err := os.Stat(o.CPUProfile)
+	require.NoError(t, err)
+	require.NotZero(t, profile.Size())
+	left, err := os.ReadDir(o.Dir)
+	require.NoError(t, err)
+	require.Empty(t, left, "the databases are removed")
+}
+
+func TestOnly(t *testing.T) {
+	o := small(t)
+	o.Only = []string{"native"}
+	r, err := Run(t.Context(), o)
+	require.NoError(t, err)
+	require.Len(t, r.Results, len(nativeBatches))
+	require.Zero(t, r.Results[0].Factor)
+	require.Empty(t, r.Plugins)
+
+	o.Only = []string{"nativ"}
+	_, err = Run(t.Context(), o)
+	require.EqualError(t, err, "--only nativ: it is one of native, loop, c, c+limit, go, go+limit")
+	o = small(t)
+	o.Events = 0
+	_, err = Run(t.Context(), o)
+	require.EqualError(t, err, "--events must be at least 1, it is 0")
+}
+
+// A plugin that cannot be had is told in one line, and the others run.
+func TestMissingPlugin(t *testing.T) {
+	old := sources
+	defer func() { sources = old }()
+	sources = []source{{"c", func(context.Context) ([]byte, error) { return nil, errors.New("no compiler\nat all") }}}
+	o := small(t)
+	o.Only = []string{"native", "c"}
+	r, err := Run(t.Context(), o)
+	require.NoError(t, err)
+	require.Equal(t, []string{"c: no compiler"}, r.NotRun)
+	o.Only = []string{"c"}
+	_, err = Run(t.Context(), o)
+	require.EqualError(t, err, "nothing to run: c: no compiler")
+}
+
+// Figures are only given for the same work: the same rows in the same table.
+func TestDifferentWorkIsRefused(t *testing.T) {
+	d, err := newDataset(t.Context(), t.TempDir(), 300, 20, func(int) {})
+	require.NoError(t, err)
+	require.NoError(t, d.with(func(path string) error {
+		require.NoError(t, batchFold(path, 300, 50, &meter{}))
+		b := &run{data: d, expected: map[int]string{}}
+		c := &contender{name: "native", events: 300, table: nativeTable}
+		got, err := outcomeOf(path, nativeTable)
+		require.NoError(t, err)
+		require.NoError(t, b.compare(c, got))
+
+		change := func(text string) outcome {
+			conn, err := openConn(path)
+			require.NoError(t, err)
+			require.NoError(t, conn.script(text))
+			require.NoError(t, conn.close())
+			got, err := outcomeOf(path, nativeTable)
+			require.NoError(t, err)
+			return got
+		}
+		require.ErrorContains(t, b.compare(c, change(`DROP INDEX native_accounts_status`)), "its table differs")
+		require.ErrorContains(t, b.compare(c, change(`UPDATE native_accounts SET events = events + 1 WHERE key = (SELECT min(key) FROM native_accounts)`)), "its rows are not")
+		return nil
+	}))
+}
+
+// The baseline's guards hold: it does the same work, not just the same rows.
+func TestNativeGuards(t *testing.T) {
+	d, err := newDataset(t.Context(), t.TempDir(), 50, 5, func(int) {})
+	require.NoError(t, err)
+	require.NoError(t, d.with(func(path string) error {
+		c, err := openConn(path)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, c.close()) }()
+		require.NoError(t, c.script(nativeSchema))
+		row := []nativeAccount{{key: "a", position: 1, partition: 7}}
+		checkpoints := make([]int64, partitions)
+		require.NoError(t, c.apply(row, checkpoints))
+		require.Equal(t, int64(1), checkpoints[7])
+
+		row[0].position = 2
+		require.NoError(t, c.script(`UPDATE native_checkpoints SET position = 9 WHERE partition = 7`))
+		require.ErrorContains(t, c.apply(row, checkpoints), "checkpoint of partition 7 is not 1")
+		require.NoError(t, c.script(`UPDATE native_checkpoints SET position = 1; UPDATE native_leases SET generation = 2 WHERE partition = 200`))
+		require.ErrorContains(t, c.apply(row, checkpoints), "integer overflow")
+		require.NoError(t, c.query(`SELECT ph_position FROM native_accounts`, nil, func(v []driver.Value) { require.Equal(t, int64(1), v[0]) }))
+		return nil
+	}))
+}
+
+func TestStatistics(t *testing.T) {
+	require.InDelta(t, 2, median([]float64{3, 1, 2}), 0)
+	require.InDelta(t, 2.5, median([]float64{4, 1, 2, 3}), 0)
+	// Round by round: a machine that halves its speed does not show.
+	require.InDelta(t, 0.5, beside([]float64{100, 50, 10}, []float64{200, 100, 20}), 0)
+	require.Zero(t, beside([]float64{1}, nil))
+}
