@@ -93,3 +93,19 @@ func TestCursorIsCanonical(t *testing.T) {
 	require.Equal(t, []byte{9}, rest)
 	require.Equal(t, abi.AppendValue(nil, abi.Decimal("1.50")), encoded)
 }
+
+// A key instead of a cursor needs an order by key.
+func TestAfterKey(t *testing.T) {
+	every, lines := everyKind(t)
+	compile := func(table *Table, q Query) error {
+		_, err := SQLite.CompileQuery("x", table, 1, q)
+		return err
+	}
+	require.NoError(t, compile(every, Query{AfterKey: "k", Desc: true}))
+	require.NoError(t, compile(every, Query{AfterKey: "k", Order: "key"}))
+	var cursor *CursorError
+	require.ErrorAs(t, compile(every, Query{Order: "i", AfterKey: "k"}), &cursor)
+	require.ErrorAs(t, compile(lines, Query{AfterKey: "k"}), &cursor)
+	var value *ValueError
+	require.ErrorAs(t, compile(every, Query{AfterKey: "k "}), &value)
+}
