@@ -310,6 +310,15 @@ func TestDemo(t *testing.T) {
 	require.Equal(t, 1, strings.Count(o.stdout, "\n"))
 }
 
+func TestDemoNeedsGo(t *testing.T) {
+	p := newPlace(t)
+	t.Setenv("PATH", p.dir)
+	o := p.run("", "demo", "--once")
+	require.Equal(t, exitFailed, o.code)
+	require.Equal(t, "projhost: demo: build testplugins/accounts: the Go toolchain is not on the PATH: install it from https://go.dev/dl/ (any release from 1.26) and try again\n", o.stderr)
+	p.run("", "demo", "--events", "-1").fails(exitUsage, "projhost: --events must not be negative\n")
+}
+
 // An interrupt ends a demo that serves, well and without leaving a folder.
 func TestDemoIsInterrupted(t *testing.T) {
 	guest.Build(t, "testplugins/accounts")

@@ -33,9 +33,10 @@ const (
 var Roles = []string{roleRead, roleAppend, roleOperate, roleAdmin}
 
 const (
-	// bodyTimeout bounds how long a client may take to send a body: a minute
-	// for 8 MiB is a slow telephone line.
-	bodyTimeout = time.Minute
+	// A client may take bodyTimeout to send a body, and a second more for each
+	// bodyPerSecond bytes that a body may have.
+	bodyTimeout   = 30 * time.Second
+	bodyPerSecond = 128 << 10
 	// answerTimeout bounds how long a client may take to read an answer.
 	answerTimeout = time.Minute
 )
@@ -217,7 +218,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 		return nil, nil, err
 	}
 	release = func() { s.bodies.Release(size) }
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout + time.Duration(s.cfg.MaxBody/bodyPerSecond)*time.Second))
 	buf := make([]byte, 0, max(r.ContentLength, 0)+512)
 	src := http.MaxBytesReader(w, r.Body, s.cfg.MaxBody)
 	for {
