@@ -11,13 +11,14 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/projhost/projhost/abi"
 	"github.com/projhost/projhost/host"
 	"github.com/projhost/projhost/internal/guest"
 	"github.com/projhost/projhost/internal/samples"
 	"github.com/projhost/projhost/plugins"
+	"github.com/projhost/projhost/readmodel"
 	"github.com/projhost/projhost/store"
 	"github.com/projhost/projhost/store/sqlite"
+	"github.com/projhost/projhost/testplugins/loans/oracle"
 )
 
 func openSQLite(t testing.TB, path string) *sqlite.Store {
@@ -107,30 +108,87 @@ func runUntil(t testing.TB, st store.Store, ps []host.Plugin, set func(*host.Con
 	return took
 }
 
-// allRows reads a read model through its own view, as JSON by key.
-func allRows(t testing.TB, st store.Store, p host.Plugin, name, table string) map[string]string {
+// rowsOf reads all rows of a table through the store's own queries.
+func rowsOf(t testing.TB, st store.Store, name, table string) []store.StoredRow {
 	t.Helper()
-	view, err := st.View(t.Context(), store.ConsumerID{Type: abi.Projection, Name: name})
+	view, err := st.View(t.Context(), projection(name))
 	require.NoError(t, err)
 	defer view.Close()
-	out := make(map[string]string)
-	var ref store.TableRef
-	for _, tr := range view.Consumer().Tables {
-		if tr.Table.Name == table {
-			ref = tr
-		}
-	}
-	require.NotNil(t, ref.Table, "table %s", table)
+	var out []store.StoredRow
 	for after := ""; ; {
-		rows, next, err := view.Query(t.Context(), table, store.Query{Limit: 500, After: after})
+		rows, next, err := view.Query(t.Context(), table, store.Query{Limit: 1000, After: after})
 		require.NoError(t, err)
-		for _, r := range rows {
-			out[r.Key.Key] = fmt.Sprintf("%s @%d", ref.Table.AppendJSON(nil, r.Row), r.Position)
-		}
-		if next == "" {
+		if out = append(out, rows...); next == "" {
 			return out
 		}
 		after = next
+	}
+}
+
+// tablesOf are the declared tables of a projection by name.
+func tablesOf(t testing.TB, st store.Store, name string) map[string]*readmodel.Table {
+	t.Helper()
+	view, err := st.View(t.Context(), projection(name))
+	require.NoError(t, err)
+	defer view.Close()
+	out := make(map[string]*readmodel.Table)
+	for _, ref := range view.Consumer().Tables {
+		out[ref.Table.Name] = ref.Table
+	}
+	return out
+}
+
+// Promise P7 on a real database with a real plugin: batches of 1, 7, 256 and
+// adaptive ones, calls, pages, lanes and caches of several sizes, stopped and
+// started in between, give the same rows to the byte, with the same positions;
+// and they are those of a native fold.
+func TestSameRowsInAnySplit(t *testing.T) {
+	t.Parallel()
+	engine := newEngine(t)
+	loans := loadPlugin(t, engine, "loans", guest.Build(t, "testplugins/loans"), nil)
+	const events = 3000
+	fold := oracle.New()
+	for e := range samples.Loans(events) {
+		require.NoError(t, fold.Add(oracle.Event{AggregateType: e.AggregateType, AggregateID: e.AggregateID,
+			Type: e.Type, Data: e.Data, OccurredUS: e.OccurredUS}))
+	}
+	want := fold.Tables()
+
+	var first map[string][]store.StoredRow
+	for _, split := range []struct {
+		batch, call, page, lanes, cache int
+		restartAfter                    []int64
+	}{
+		{1, 512, 1000, 2, 32 << 20, []int64{700}},
+		{7, 3, 50, 3, 0, []int64{100, 1500, 1501}},
+		{256, 100, 333, 1, 1 << 16, []int64{999, 2000}},
+		{0, 512, 1000, 2, 32 << 20, nil},
+	} {
+		st := openSQLite(t, filepath.Join(t.TempDir(), "p.db"))
+		set := func(c *host.Config) {
+			c.Batch, c.CallMessages, c.PageMessages, c.Lanes, c.CacheBytes = split.batch, split.call, split.page, split.lanes, split.cache
+		}
+		last := importAll(t, st, samples.Loans(events))
+		for _, at := range append(split.restartAfter, last) {
+			runUntil(t, st, []host.Plugin{loans}, set, at)
+		}
+		got := make(map[string][]store.StoredRow)
+		for _, name := range []string{"applications", "resources"} {
+			for table, declared := range tablesOf(t, st, name) {
+				got[table] = rowsOf(t, st, name, table)
+				require.Len(t, got[table], len(want[table]), "%s, batch %d", table, split.batch)
+				for i, row := range got[table] {
+					w := want[table][i]
+					require.Equal(t, w, oracle.Row{Key: row.Key.Key, Child: row.Child, JSON: string(declared.AppendJSON(nil, row.Row))})
+				}
+			}
+		}
+		require.Len(t, got, 3)
+		if first == nil {
+			first = got
+		}
+		require.Equal(t, first, got, "batch %d", split.batch)
+		require.NoError(t, st.Close())
 	}
 }
 
