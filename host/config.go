@@ -31,7 +31,8 @@ type Config struct {
 	BatchAge time.Duration
 	// CallMessages and CallBytes bound one call of a guest; a batch is as many
 	// calls as it takes. Guests with a garbage collector grow with the size of
-	// a call, and a guest that grew is made anew. Defaults 512 and 1 MiB.
+	// a call, and a guest that grew is made anew; smaller calls pay more for putting its
+	// state back. Defaults 1024 and 1 MiB.
 	CallMessages int
 	CallBytes    int
 
@@ -39,14 +40,14 @@ type Config struct {
 	// Default 250 ms.
 	Poll time.Duration
 	// PageMessages and PageBytes bound one read of a topic. Defaults 1000 and
-	// 2 MiB.
+	// 1 MiB.
 	PageMessages int
 	PageBytes    int
 	// RingBytes bounds the recent pages a topic keeps for consumers that are
-	// slightly behind the first. Default 8 MiB.
+	// slightly behind the first. Default 4 MiB.
 	RingBytes int
 	// QueueBytes bounds what waits in front of one consumer's lanes.
-	// Default 8 MiB.
+	// Default 2 MiB.
 	QueueBytes int
 	// CacheBytes bounds the rows one consumer keeps in memory, all its lanes
 	// together. Rows of an uncommitted batch may exceed it. Default 32 MiB.
@@ -72,13 +73,13 @@ func DefaultConfig() Config {
 		BatchMax:        5000,
 		BatchBytes:      4 << 20,
 		BatchAge:        100 * time.Millisecond,
-		CallMessages:    512,
+		CallMessages:    1024,
 		CallBytes:       1 << 20,
 		Poll:            250 * time.Millisecond,
 		PageMessages:    1000,
-		PageBytes:       2 << 20,
-		RingBytes:       8 << 20,
-		QueueBytes:      8 << 20,
+		PageBytes:       1 << 20,
+		RingBytes:       4 << 20,
+		QueueBytes:      2 << 20,
 		CacheBytes:      32 << 20,
 		IdleSave:        time.Minute,
 		RetryMin:        50 * time.Millisecond,
