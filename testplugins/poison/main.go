@@ -57,6 +57,10 @@ func plugin() *projhost.Plugin {
 			row.LastData = "\x00"
 		case "stack":
 			row.Events = recurse(row.Events)
+		case "loop":
+			for row.Events > 0 {
+				row.Events++
+			}
 		case "memory":
 			row.LastData = string(make([]byte, 3<<30)[:1])
 		case "dirty":
