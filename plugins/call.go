@@ -52,6 +52,7 @@ type call struct {
 	module   *Module
 	mem      *memory
 	log      *guestLog
+	clock    *callClock
 	ctx      context.Context // the caller's
 	ended    <-chan struct{} // of ctx
 	consumer *abi.Consumer
@@ -132,7 +133,7 @@ func (c *call) startEntry() {
 
 // end lets go of what the call was given.
 func (c *call) end() {
-	c.ctx, c.ended, c.consumer, c.entries, c.sink, c.each = nil, nil, nil, nil, nil, nil
+	c.clock, c.ctx, c.ended, c.consumer, c.entries, c.sink, c.each = nil, nil, nil, nil, nil, nil, nil
 }
 
 // entry is the one worked on; nil outside of any.
@@ -299,11 +300,23 @@ func (c *call) get(table, keyPtr, keyLen, outPtr, outCap uint32) int64 {
 	return c.fit(row, out)
 }
 
+// leave and enter are called around questions about rows, which may wait for a
+// database.
+func (c *call) leave() {
+	c.outside = true
+	c.clock.enter()
+}
+
+func (c *call) enter() {
+	c.clock.leave()
+	c.outside = false
+}
+
 // row asks the sink. Its own failure ends the call.
 func (c *call) row(table uint16, key []byte) ([]byte, bool, error) {
-	c.outside = true
+	c.leave()
 	row, ok, err := c.sink.Get(table, key)
-	c.outside = false
+	c.enter()
 	if err != nil {
 		c.faultOrNote("get", err)
 	}
@@ -361,9 +374,9 @@ func (c *call) list(table, keyPtr, keyLen, afterPtr, afterLen, limit, outPtr, ou
 	}
 	key, after := c.arg("list: key", keyPtr, keyLen), c.arg("list: after", afterPtr, afterLen)
 	out := c.arg("list: room for rows", outPtr, outCap)
-	c.outside = true
+	c.leave()
 	children, err := c.sink.List(uint16(table), key, after, int(limit))
-	c.outside = false
+	c.enter()
 	if err != nil {
 		c.faultOrNote("list", err)
 		return answerBad
@@ -438,7 +451,7 @@ func (c *call) flushOut() {
 
 // finish judges how the call ended. err is the engine's, returned the guest's
 // result.
-func (c *call) finish(err error, returned int32, limit timeLimit, ctx context.Context) (*Failure, error) {
+func (c *call) finish(err error, returned int32) (*Failure, error) {
 	c.flushOut()
 	switch {
 	case c.hostErr != nil:
@@ -446,7 +459,7 @@ func (c *call) finish(err error, returned int32, limit timeLimit, ctx context.Co
 	case c.outside:
 		return nil, fmt.Errorf("panic while the host took a result of entry %d: %w", c.next, err)
 	case c.fail != nil:
-	case err != nil && limit.exceeded(ctx):
+	case err != nil && c.clock.exceeded():
 		c.refuse(c.blamed(), abi.CodeDeadline, "it took longer than %v", c.module.settings.Timeout)
 	case err != nil && c.ctx.Err() != nil:
 		return nil, context.Cause(c.ctx)

@@ -354,3 +354,37 @@ func TestManyLanes(t *testing.T) {
 		require.Empty(t, m.instances)
 	})
 }
+
+// A database that is slow to answer does not use up the guest's time, as long
+// as the guest does not live by asking.
+func TestTimeInTheSinkIsAllowedFor(t *testing.T) {
+	s := testSettings()
+	s.Timeout = shortTimeout
+	i := newInstance(t, load(t, Compile, hostile(t, "misuse"), s))
+	slow := func(wait time.Duration) *slowSink { return &slowSink{recorder: newRecorder(), wait: wait} }
+
+	_, fail, err := i.Apply(t.Context(), 0, entries("k0", "k0", "o"), slow(shortTimeout*3/4))
+	require.NoError(t, err)
+	require.Nil(t, fail)
+
+	done, fail, err := i.Apply(t.Context(), 0, entries("k0", "L", "o"), slow(shortTimeout*3/4))
+	require.NoError(t, err)
+	require.Equal(t, 1, done)
+	require.Equal(t, abi.CodeDeadline, fail.Code)
+
+	_, fail, err = i.Apply(t.Context(), 0, entries("k0", "k0", "k0", "k0", "k0", "k0", "L"), slow(shortTimeout))
+	require.NoError(t, err)
+	require.Equal(t, abi.CodeDeadline, fail.Code)
+	require.Less(t, fail.Index, 6, "there is an end to it")
+	requireHealthy(t, i)
+}
+
+type slowSink struct {
+	*recorder
+	wait time.Duration
+}
+
+func (s *slowSink) Get(table uint16, key []byte) ([]byte, bool, error) {
+	time.Sleep(s.wait) // stands for a database: the engine's clock is the wall's
+	return s.recorder.Get(table, key)
+}

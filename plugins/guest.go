@@ -99,24 +99,20 @@ func (g *guest) restore(img *image) {
 }
 
 // run calls a function within the time limit and judges how it ended. The call
-// must have begun. On return the module may be closed.
+// must have begun. On return the guest may be closed.
 func (g *guest) run(ctx context.Context, fn api.Function, stack []uint64) (fail *Failure, err error) {
-	limit := timeLimit(g.m.settings.Timeout)
-	timed, stop := limit.begin(ctx)
-	err = g.invoke(&callContext{Context: timed, call: g.call}, fn, stack)
-	fail, err = g.call.finish(err, int32(stack[0]), limit, timed)
-	late := limit > 0 && timed.Err() != nil
-	stop()
-	if late {
+	clock := timeLimit(g.m.settings.Timeout).begin(ctx)
+	g.call.clock = clock
+	err = g.invoke(&callContext{Context: clock.ctx, call: g.call}, fn, stack)
+	fail, err = g.call.finish(err, int32(stack[0]))
+	if clock.stop() {
 		// The engine may close the module a moment after a call that ended in
 		// time: such a guest is not used again, or its next call would die of
 		// this one's deadline.
-		_ = g.mod.Close(context.WithoutCancel(ctx))
+		_ = g.close(ctx)
 	}
-	if fail != nil || err != nil {
-		if !g.mod.IsClosed() {
-			g.findFunctions()
-		}
+	if (fail != nil || err != nil) && !g.mod.IsClosed() {
+		g.findFunctions()
 	}
 	return fail, err
 }
@@ -131,6 +127,10 @@ func (g *guest) invoke(ctx context.Context, fn api.Function, stack []uint64) (er
 	return fn.CallWithStack(ctx, stack)
 }
 
+// close ends the guest. The engine does not free the memory of a module that a
+// deadline closed between two calls.
 func (g *guest) close(ctx context.Context) error {
-	return g.mod.Close(context.WithoutCancel(ctx))
+	err := g.mod.Close(context.WithoutCancel(ctx))
+	g.mem.Free()
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/tetratelabs/wazero/api"
@@ -22,6 +23,8 @@ type Instance struct {
 	fresh  bool       // nothing has run since it was made or put back
 	closed bool
 	stats  Stats
+
+	told atomic.Pointer[Stats] // as of the last call
 }
 
 // Stats tells what an instance has done since it was made.
@@ -32,7 +35,7 @@ type Stats struct {
 	Restores     uint64 // the state was put back in place
 	Instantiated uint64 // a new guest was made because it could not be
 	Dropped      uint64 // log lines over the rate
-	MemoryBytes  uint64 // linear memory now
+	MemoryBytes  uint64 // linear memory after the last call
 }
 
 var errInstanceClosed = errors.New("the plugin's instance is closed")
@@ -111,7 +114,7 @@ func (i *Instance) serve(ctx context.Context, p phase, consumer int, entries []a
 	fail, err := i.callWithFrame(ctx, g, fn, consumer, entries, size)
 	given := c.given
 	c.end()
-	i.count(given, fail)
+	i.count(g, given, fail)
 	if fail != nil || err != nil {
 		i.retire(ctx)
 	}
@@ -133,12 +136,18 @@ func (i *Instance) callWithFrame(ctx context.Context, g *guest, fn api.Function,
 	return g.run(ctx, fn, stack[:])
 }
 
-func (i *Instance) count(given int, fail *Failure) {
+func (i *Instance) count(g *guest, given int, fail *Failure) {
 	i.stats.Calls++
 	i.stats.Entries += uint64(given)
 	if fail != nil {
 		i.stats.Failures++
 	}
+	if n := len(g.mem.buf); n > 0 { // 0: it was closed
+		i.stats.MemoryBytes = uint64(n)
+	}
+	i.stats.Dropped = i.log.total
+	told := i.stats
+	i.told.Store(&told)
 }
 
 // ready makes the guest what it was after ph_init, by the cheapest way that is
@@ -191,16 +200,13 @@ func (i *Instance) renew(ctx context.Context) error {
 	return nil
 }
 
-// Stats tells what the instance has done. It waits for a call under way.
+// Stats tells what the instance had done by the end of its last call. It does
+// not wait for one under way.
 func (i *Instance) Stats() Stats {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	s := i.stats
-	s.Dropped = i.log.total
-	if i.guest != nil {
-		s.MemoryBytes = uint64(len(i.guest.mem.buf))
+	if told := i.told.Load(); told != nil {
+		return *told
 	}
-	return s
+	return Stats{}
 }
 
 // Close ends the instance. It waits for a call under way.

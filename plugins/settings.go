@@ -48,7 +48,8 @@ type Settings struct {
 	// Default: 64 MiB
 	MemoryLimit uint64
 	// Timeout bounds the wall clock of one call of the guest, start-up
-	// included. 0: no limit and no checks for one in the compiled code, so a
+	// included. Time the guest waits for rows is allowed for, up to three times
+	// the limit. 0: no limit and no checks for one in the compiled code, so a
 	// guest that loops can only be ended with its process.
 	// Default: 10 s
 	Timeout time.Duration
