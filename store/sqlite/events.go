@@ -297,7 +297,7 @@ func payload(codec string, b []byte) driver.Value {
 	case len(b) == 0 && codec == store.DefaultCodec:
 		return nil
 	case len(b) == 0:
-		return "" // the driver binds an empty BLOB as NULL
+		return []byte{} // where nil would be NULL
 	case codec == store.DefaultCodec:
 		// Not a copy: the driver makes its own before exec returns.
 		return unsafe.String(unsafe.SliceData(b), len(b))

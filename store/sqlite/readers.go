@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 )
 
 // readers is a bounded pool of connections that only read. In WAL mode they
@@ -66,6 +67,9 @@ func (r *readers) put(c *conn, err error) {
 	<-r.slots
 }
 
+// closeWait bounds the wait for reads that are still under way at the end.
+const closeWait = 10 * time.Second
+
 // close closes what is idle, then waits for what is in use.
 func (r *readers) close() error {
 	r.mu.Lock()
@@ -78,8 +82,13 @@ func (r *readers) close() error {
 	for _, c := range idle {
 		errs = append(errs, c.close())
 	}
-	for range cap(r.slots) {
-		r.slots <- struct{}{}
+	end := time.After(closeWait)
+	for n := range cap(r.slots) {
+		select {
+		case r.slots <- struct{}{}:
+		case <-end:
+			return errors.Join(append(errs, fmt.Errorf("%d reads have not ended after %v", cap(r.slots)-n, closeWait))...)
+		}
 	}
 	return errors.Join(errs...)
 }

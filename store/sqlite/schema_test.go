@@ -290,16 +290,14 @@ func TestSettingsOfEveryConnection(t *testing.T) {
 		require.Equal(t, queryOnly, pragma(c, "query_only"))
 		require.Equal(t, synchronous, pragma(c, "synchronous"), "2 is FULL: what is acknowledged is synced (P9)")
 	}
-	var conns []*conn
-	for range cap(s.readers.slots) {
-		c, err := s.readers.get(t.Context(), "test")
-		require.NoError(t, err)
-		check(c, 1, 2)
-		conns = append(conns, c)
-	}
-	for _, c := range conns {
-		s.readers.put(c, nil)
-	}
+	func() {
+		for range cap(s.readers.slots) {
+			c, err := s.readers.get(t.Context(), "test")
+			require.NoError(t, err)
+			defer s.readers.put(c, nil)
+			check(c, 1, 2)
+		}
+	}()
 	check(s.writer.conn, 0, 2)
 	s.writer.discard()
 	appendOne(t, s, "A-1")

@@ -192,6 +192,23 @@ func TestWaitingWriteCanBeCancelled(t *testing.T) {
 	require.Empty(t, scratchRows(t, s))
 }
 
+// Who is handed the queue in the moment it goes away hands it on: else nobody
+// would ever write again.
+func TestCancelledLeaderHandsOver(t *testing.T) {
+	s := scratch(t, Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	leaves := &writeCall{ctx: ctx, turn: make(chan turn, 1)}
+	stays := &writeCall{ctx: t.Context(), turn: make(chan turn, 1), fn: func(tx *tx) error { return put(tx, 1, nil) }}
+	s.writer.led, s.writer.queue = true, []*writeCall{leaves, stays}
+	leaves.state = callLeads
+	require.ErrorIs(t, s.writer.leave(leaves), context.Canceled)
+	require.Equal(t, turnLead, <-stays.turn)
+	require.NoError(t, s.writer.lead(stays))
+	require.Equal(t, []int64{1}, scratchRows(t, s))
+	require.False(t, s.writer.led)
+}
+
 func TestCloseRefusesWhoWaits(t *testing.T) {
 	s := scratch(t, Options{})
 	release := hold(t, s)

@@ -80,7 +80,11 @@ func payloadOpaque(t *testing.T, d *db) {
 		d.append("account", name, store.NewStream, e)
 		require.True(t, d.append("account", name, store.NewStream, e).Replayed, "%s: equal when it is repeated", name)
 	}
+	e := event("Kept")
+	e.Codec, e.Data = "avro", nil
+	d.append("account", "nil", store.NewStream, e)
 	d.reopen()
+	require.Equal(t, []byte{}, d.stream("account", "nil")[0].Data, "no data is empty data")
 	for name, data := range opaque {
 		got := d.stream("account", name)[0]
 		require.Equal(t, data, got.Data, name)
