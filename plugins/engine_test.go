@@ -155,6 +155,9 @@ var soak = flag.Int("soak", 1, "how many times as long the tests for leaks run")
 // everything that can go has gone. Where it is not told, the heap's.
 func resident(t *testing.T) int {
 	t.Helper()
+	if raceDetector {
+		t.Skip("not run: the race detector's own memory grows with what is touched")
+	}
 	// Machine code is unmapped by finalizers, which run after a collection.
 	for range 3 {
 		runtime.GC()
@@ -177,10 +180,7 @@ func resident(t *testing.T) int {
 // good is a leak, apart from what comes and goes by chance.
 func requireFlat(t *testing.T, rounds int, f func()) {
 	t.Helper()
-	grows := 4 << 20
-	if testing.Short() {
-		grows = 32 << 20 // the race detector is run that way, and its own memory grows
-	}
+	const grows = 4 << 20
 	run := func() {
 		for range rounds {
 			f()
