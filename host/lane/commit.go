@@ -116,6 +116,7 @@ func (l *Lane) idleLeft() bool {
 func (l *Lane) finish(r commitResult) error {
 	l.sealed.inFlight = false
 	if r.err != nil {
+		l.failed = true
 		return l.refused(r.err)
 	}
 	l.rows.commit()
@@ -153,10 +154,11 @@ func (l *Lane) refused(err error) error {
 }
 
 // flush commits what is in hand before the lane ends for a message that halts
-// the consumer: everything before it is to be in the database.
+// the consumer: everything before it is to be in the database. What is in hand
+// after a batch that failed was made on top of it and goes with it (P1).
 func (l *Lane) flush(ctx context.Context, end error) error {
 	var halt *HaltError
-	if !errors.As(end, &halt) {
+	if l.failed || !errors.As(end, &halt) {
 		return end
 	}
 	for {

@@ -128,6 +128,7 @@ type Lane struct {
 	outTables []store.TableWrites // by table
 	sealed    sealedBatch
 	idleDue   bool
+	failed    bool // the sealed batch is not in the database and never will be
 
 	commits chan *store.Batch
 	results chan commitResult

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/projhost/projhost/abi"
+	"github.com/projhost/projhost/partition"
 	"github.com/projhost/projhost/store"
 )
 
@@ -144,6 +145,31 @@ func TestHaltAtEveryMessage(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A batch that the database refuses takes with it what was made on top of it
+// meanwhile, also where that touches other partitions and would commit (P1).
+func TestRefusedBatchTakesTheNextWithIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, script("a", "u !"), script("b", "u"))
+		require.NotEqual(t, partition.Of("a", testPartitions), partition.Of("b", testPartitions))
+		r.cfg.Batch = 1
+		// The refusal arrives while the guest is busy with the second message.
+		r.before = func(context.Context, int) error {
+			time.Sleep(time.Second) // virtual time
+			return nil
+		}
+		_, push, stop := r.open(t.Context())
+		push(2, r.events)
+		time.Sleep(time.Minute) // virtual time
+		var halt *HaltError
+		require.ErrorAs(t, stop(), &halt)
+		require.Equal(t, int64(1), halt.Halt.Position)
+		require.Empty(t, r.st.Rows(id, tableOwn))
+		require.ErrorAs(t, r.settle(t.Context()), &halt)
+		require.Equal(t, int64(1), halt.Halt.Position)
+	})
 }
 
 // A message that only fails in company is an ordinary one, and what it did
