@@ -309,19 +309,19 @@ var (
 )
 
 // verdict picks what a session ended for: a message that halts the consumer
-// before anything that is only tried again.
+// before anything that is only tried again. A feed is ahead of the lanes, so a
+// message whose keys cannot be told counts last.
 func (c *consumer) verdict(s *session, ends []error) error {
 	var other error
+	var unresolved *reader.UnresolvedError // of any topic
 	for _, err := range ends {
 		var halt *lane.HaltError
 		var panicked *lane.PanicError
-		var unresolved *reader.UnresolvedError
 		var missing *reader.MissingHistoryError
 		switch {
 		case errors.As(err, &halt), errors.As(err, &panicked):
 			return err
 		case errors.As(err, &unresolved):
-			return c.unresolved(s, unresolved, other)
 		case errors.As(err, &missing):
 			return &lane.HaltError{Halt: store.Halt{
 				Reason: store.HaltMissingHistory, Message: missing.Error(),
@@ -332,15 +332,15 @@ func (c *consumer) verdict(s *session, ends []error) error {
 			other = err
 		}
 	}
-	return other
+	if other != nil || unresolved == nil {
+		return other
+	}
+	return c.unresolved(s, unresolved)
 }
 
 // unresolved halts for a message whose keys cannot be told, once everything
 // before it is applied; if that did not succeed the session is tried again.
-func (c *consumer) unresolved(s *session, u *reader.UnresolvedError, other error) error {
-	if other != nil {
-		return other
-	}
+func (c *consumer) unresolved(s *session, u *reader.UnresolvedError) error {
 	t := slices.Index(c.topics, u.Topic)
 	for p := range s.initial[t] {
 		if s.applied(t, p) < u.Event.Position-1 {

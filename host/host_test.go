@@ -424,6 +424,35 @@ func TestUnresolvedKeys(t *testing.T) {
 	})
 }
 
+// A message that fails before one whose keys cannot be told is where the
+// consumer halts, although the reader comes to the other one first.
+func TestFailureBeforeUnresolvedKeys(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		events := someEvents(10)
+		events[4].Type = "bad"
+		events[7].Data = []byte(`{"key":true}`)
+		st.Append(events...)
+		m := counter("c")
+		m.manifest.Consumers[0].Inputs[0].Key = abi.KeyRule{Kind: abi.KeyPointers, Pointers: []string{"/key"}}
+		m.handle = func(c *fake.Call, e *abi.Entry) (abi.Status, *plugins.Failure) {
+			if e.TypeName == "bad" {
+				return abi.StatusReject, nil
+			}
+			return count(c, e)
+		}
+		h := start(t, st, nil, m)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour) // virtual time
+		defer cancel()
+		err := h.WaitApplied(ctx, projection("c"), store.EventsTopic, 10, host.AllPartitions)
+		var halted *host.HaltedError
+		require.ErrorAs(t, err, &halted)
+		require.Equal(t, int64(5), halted.Halt.Position)
+		require.NoError(t, h.stop())
+	})
+}
+
 // A guest tells keys; one that fails on a message in company only is asked
 // alone, one that fails alone too halts its consumer.
 func TestFunctionKeys(t *testing.T) {
