@@ -109,7 +109,11 @@ type Consumers interface {
 	// Errors callers act on: [*NameTakenError] when a table name belongs to
 	// another consumer or to a table that is not ours, *readmodel.ShapeError
 	// when a table differs from the declaration, [*DeclarationError] when
-	// inputs, keys or tables differ from the stored declaration.
+	// inputs, keys or tables differ from the stored declaration, which then
+	// stays as it is. Another logic, digest or plugin is recorded.
+	//
+	// A name in d.Adopt may be somebody else's so far: a table of the declared
+	// shape becomes the physical table with all its rows, a view is replaced.
 	Subscribe(ctx context.Context, d Declaration) (Consumer, error)
 	// ListConsumers returns all, by type and name.
 	ListConsumers(ctx context.Context) ([]Consumer, error)
@@ -121,7 +125,8 @@ type Consumers interface {
 	// the given lease: ErrFenced otherwise. The first halt stands.
 	Halt(ctx context.Context, id ConsumerID, lease Lease, h Halt) error
 	// ClearHalt lets a halted consumer run again (a restart or a new module
-	// tries the message again). It reports whether it was halted.
+	// tries the message again). It reports whether it was halted. Leases stay
+	// as they are.
 	ClearHalt(ctx context.Context, id ConsumerID) (bool, error)
 }
 
@@ -132,8 +137,10 @@ type Leases interface {
 	// Leave releases the instance's leases and removes it.
 	Leave(ctx context.Context, instanceID string) error
 	// Claim takes the partitions of a build for an instance: each gets the
-	// next generation. Partitions owned by a live other instance are left
-	// out of the answer.
+	// next generation, also one that the instance holds already. Partitions
+	// owned by a live other instance, and unknown ones, are left out of the
+	// answer, which is by partition. ErrNotFound if the instance has not
+	// joined, or no longer counts as joined.
 	Claim(ctx context.Context, instanceID string, build int64, partitions []int) ([]Lease, error)
 	// Release gives leases back; those no longer held are passed over.
 	Release(ctx context.Context, instanceID string, leases []Lease) error
@@ -151,13 +158,20 @@ type Batches interface {
 	// ErrCheckpointMoved (a checkpoint or the epoch is not what the batch was
 	// read from), ErrIncarnation; for these nothing was committed.
 	// *DataError: the database refuses some entry's data. *TransientError:
-	// try again; with OutcomeUnknown set call Settle first.
+	// try again; with OutcomeUnknown set call Settle first. A batch that is
+	// out of date is told so even if its data would be refused as well.
+	//
+	// Writes are final rows: whatever a batch deletes, a row it writes is
+	// there afterwards. So for a parent row that was deleted and written
+	// again, DeleteChildrenOf says that the old children went.
 	Apply(ctx context.Context, b *Batch) error
 
 	// Settle tells what became of a batch whose Apply ended with an unknown
 	// outcome. It takes the fence lock first, so the first attempt has ended,
 	// and then reads the checkpoints. OutcomeLost is anything that is neither
-	// all moved nor all unmoved, or a lost lease.
+	// all moved nor all unmoved, a lost lease, or a batch that moves none. The
+	// batch's incarnation is not looked at: what made the outcome unknown may
+	// have raised it, and then the batch is not sent again.
 	Settle(ctx context.Context, b *Batch) (Outcome, error)
 }
 
