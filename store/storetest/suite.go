@@ -65,6 +65,7 @@ func groups() []group {
 		{"Settle", settleCases},
 		{"Value", valueCases},
 		{"ReadModel", readModelCases},
+		{"Random", randomCases},
 	}
 }
 
