@@ -14,6 +14,7 @@ import (
 // its own, by name. Each gets the path of a database.
 var children = map[string]func(path string){
 	"append": childAppends,
+	"apply":  childApplies,
 	"hold":   childHolds,
 	"open":   childOpens,
 }
