@@ -328,3 +328,14 @@ func BenchmarkGetTwo(b *testing.B) {
 		}
 	}
 }
+
+// A payload of the demo: ten members, the one that is wanted first.
+func BenchmarkGetOfTen(b *testing.B) {
+	doc := []byte(`{"amount":"586.41","currency":"EUR","channel":"app","payer":{"name":"City Transport","iban":"DE00000000000043046721"},"reference":"TX-0000001234","booked":true}`)
+	b.SetBytes(int64(len(doc)))
+	for b.Loop() {
+		if Parse(doc).Get("amount").Str() == "" {
+			b.Fatal("missing")
+		}
+	}
+}

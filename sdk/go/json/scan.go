@@ -4,11 +4,23 @@ import (
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
+	"unsafe"
+
+	"github.com/projhost/projhost/sdk/go/internal/fast"
 )
 
 func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\t' || c == '\r' }
 
+// skipSpace returns the index of the first byte from i on that is no space.
+// Most documents have none; the loop is kept out of the way of inlining.
 func skipSpace(s string, i int) int {
+	if i < len(s) && s[i] > ' ' {
+		return i
+	}
+	return skipSpaces(s, i)
+}
+
+func skipSpaces(s string, i int) int {
 	for i < len(s) && s[i] <= ' ' && isSpace(s[i]) {
 		i++
 	}
@@ -18,15 +30,17 @@ func skipSpace(s string, i int) int {
 // skipString returns the index behind the closing quote of the string whose
 // first character is at i, and whether it holds escapes; -1 if it does not end.
 func skipString(s string, i int) (end int, escaped bool) {
-	for ; i < len(s); i++ {
-		if c := s[i]; c == '"' {
+	for {
+		i = fast.StringEnd(s, i)
+		switch {
+		case i >= len(s):
+			return -1, escaped
+		case s[i] == '"':
 			return i + 1, escaped
-		} else if c == '\\' {
-			escaped = true
-			i++
 		}
+		escaped = true
+		i += 2
 	}
-	return -1, escaped
 }
 
 // skipValue returns the index behind the value that starts at i, or -1. Within
@@ -37,7 +51,10 @@ func skipValue(s string, i int) int {
 	}
 	switch s[i] {
 	case '"':
-		end, _ := skipString(s, i+1)
+		if i = fast.StringEnd(s, i+1); i < len(s) && s[i] == '"' {
+			return i + 1
+		}
+		end, _ := skipString(s, i)
 		return end
 	case '{', '[':
 		return skipContainer(s, i)
@@ -57,13 +74,23 @@ func endsScalar(c byte) bool {
 }
 
 func skipContainer(s string, i int) int {
-	for depth := 0; i < len(s); {
+	base, words := unsafe.Pointer(unsafe.StringData(s)), len(s)-8
+	for depth := 0; i < len(s); i++ {
 		switch s[i] {
 		case '"':
-			if i, _ = skipString(s, i+1); i < 0 {
-				return -1
+			start := i + 1
+			for i = start; i <= words; i += 8 {
+				if marks := fast.StringMarks(unsafe.Add(base, i)); marks != 0 {
+					i += fast.FirstByte(marks)
+					break
+				}
 			}
-			continue
+			if i >= len(s) || s[i] != '"' {
+				if i, _ = skipString(s, start); i < 0 {
+					return -1
+				}
+				i--
+			}
 		case '{', '[':
 			depth++
 		case '}', ']':
@@ -71,7 +98,6 @@ func skipContainer(s string, i int) int {
 				return i + 1
 			}
 		}
-		i++
 	}
 	return -1
 }

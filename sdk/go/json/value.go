@@ -18,6 +18,8 @@ import (
 	"strconv"
 	"strings"
 	"unsafe"
+
+	"github.com/projhost/projhost/sdk/go/internal/fast"
 )
 
 // Kind is the type of a [Value].
@@ -92,40 +94,102 @@ func (v Value) Kind() Kind {
 
 // Get returns the member of an object by its name; of several members with that
 // name, the last. It is absent where v is no object or has no such member.
+//
+// This is most of what reading an event costs, so what is usual (names and
+// values that are strings, no spaces) is done in the loop itself, the rest by
+// calls.
 func (v Value) Get(name string) Value {
 	s := v.raw
 	if len(s) < 2 || s[0] != '{' {
 		return Value{}
 	}
 	var found Value
-	for i := 1; ; {
-		i = skipSpace(s, i)
-		if i >= len(s) || s[i] != '"' {
-			return found // the end, or no JSON
+	base, words, pairs := unsafe.Pointer(unsafe.StringData(s)), len(s)-8, len(s)-2
+	i := skipSpace(s, 1)
+	if i >= len(s) || s[i] != '"' {
+		return Value{}
+	}
+	for {
+		i++ // behind the quote of a name
+		start := i
+		for i <= words {
+			if marks := fast.StringMarks(unsafe.Add(base, i)); marks != 0 {
+				i += fast.FirstByte(marks)
+				break
+			}
+			i += 8
 		}
-		start := i + 1
-		end, escaped := skipString(s, start)
-		if end < 0 {
+		if i >= len(s) {
 			return found
 		}
-		i = skipSpace(s, end)
-		if i >= len(s) || s[i] != ':' {
+		var is bool
+		if s[i] == '"' {
+			is = i-start == len(name) && fast.Equal(s[start:i], name)
+			i++
+		} else if i, is = skipName(s, start, name); i < 0 {
 			return found
 		}
-		from := skipSpace(s, i+1)
-		i = skipValue(s, from)
-		if i < 0 {
-			return found
+		from := i + 1
+		if i <= pairs && fast.Load16(unsafe.Add(base, i)) == colonQuote {
+			i += 2
+			for i <= words {
+				if marks := fast.StringMarks(unsafe.Add(base, i)); marks != 0 {
+					i += fast.FirstByte(marks)
+					break
+				}
+				i += 8
+			}
+			if i >= len(s) || s[i] != '"' {
+				if i = skipValue(s, from) - 1; i < 0 {
+					return found
+				}
+			}
+			i++
+		} else {
+			if i = skipSpace(s, i); i >= len(s) || s[i] != ':' {
+				return found
+			}
+			from = skipSpace(s, i+1)
+			if i = skipValue(s, from); i < 0 {
+				return found
+			}
 		}
-		if !escaped && s[start:end-1] == name || escaped && unescape(s[start:end-1]) == name {
+		if is {
 			found = Value{s[from:i]}
 		}
-		i = skipSpace(s, i)
-		if i >= len(s) || s[i] != ',' {
+		if i <= pairs && fast.Load16(unsafe.Add(base, i)) == commaQuote {
+			i++
+			continue
+		}
+		if i = skipSpace(s, i); i >= len(s) || s[i] != ',' {
+			return found // the end, or no JSON
+		}
+		if i = skipSpace(s, i+1); i >= len(s) || s[i] != '"' {
 			return found
 		}
-		i++
 	}
+}
+
+// What stands between the strings of most documents, as words of two bytes.
+const (
+	colonQuote = ':' | '"'<<8
+	commaQuote = ',' | '"'<<8
+)
+
+// skipName returns the index behind the closing quote of the name that starts
+// at i, or -1, and whether it is the one wanted.
+func skipName(s string, i int, name string) (end int, is bool) {
+	end = fast.StringEnd(s, i)
+	if end >= len(s) {
+		return -1, false
+	}
+	if s[end] == '"' {
+		return end + 1, end-i == len(name) && fast.Equal(s[i:end], name)
+	}
+	if end, _ = skipString(s, end); end < 0 {
+		return -1, false
+	}
+	return end, unescape(s[i:end-1]) == name
 }
 
 // At returns an array's element by its index, absent where there is none.
@@ -138,14 +202,18 @@ func (v Value) At(index int) Value {
 	return Value{}
 }
 
+func (v Value) isString() bool {
+	return len(v.raw) >= 2 && v.raw[0] == '"' && v.raw[len(v.raw)-1] == '"'
+}
+
 // Text returns a string, unescaped. It is a view of the document unless the
 // string holds escapes.
 func (v Value) Text() (string, error) {
-	if len(v.raw) < 2 || v.raw[0] != '"' {
+	if !v.isString() {
 		return "", v.not(String)
 	}
 	inner := v.raw[1 : len(v.raw)-1]
-	if strings.IndexByte(inner, '\\') < 0 {
+	if fast.StringEnd(inner, 0) == len(inner) {
 		return inner, nil
 	}
 	return unescape(inner), nil
@@ -154,17 +222,17 @@ func (v Value) Text() (string, error) {
 // Str is [Value.Text] for members that may be missing: whatever is no string
 // reads as "".
 func (v Value) Str() string {
-	s, err := v.Text()
-	if err != nil {
-		return ""
+	if !v.isString() {
+		return "" // without making an error
 	}
+	s, _ := v.Text()
 	return s
 }
 
 // AppendText appends a string, unescaped, to dst: like [Value.Text], without an
 // allocation even where there are escapes.
 func (v Value) AppendText(dst []byte) ([]byte, error) {
-	if len(v.raw) < 2 || v.raw[0] != '"' {
+	if !v.isString() {
 		return dst, v.not(String)
 	}
 	return appendUnescaped(dst, v.raw[1:len(v.raw)-1]), nil

@@ -4,6 +4,9 @@ import (
 	"math"
 	"strconv"
 	"unicode/utf8"
+	"unsafe"
+
+	"github.com/projhost/projhost/sdk/go/internal/fast"
 )
 
 // Writer writes one JSON document, members in the order they are given. The
@@ -42,12 +45,20 @@ func (w *Writer) EndArray() { w.buf = append(w.buf, ']') }
 // Name writes a member's name; its value must follow.
 func (w *Writer) Name(name string) *Writer {
 	w.comma()
-	w.buf = append(AppendString(w.buf, name), ':')
+	if !fast.Plain(name) {
+		w.buf = append(AppendString(w.buf, name), ':')
+		return w
+	}
+	b := append(append(w.buf, '"'), name...)
+	w.buf = append(b, '"', ':')
 	return w
 }
 
 // String writes a string.
 func (w *Writer) String(s string) { w.comma(); w.buf = AppendString(w.buf, s) }
+
+// StringBytes writes a string whose bytes lie in a buffer.
+func (w *Writer) StringBytes(b []byte) { w.String(unsafe.String(unsafe.SliceData(b), len(b))) }
 
 // Int writes an integer.
 func (w *Writer) Int(n int64) { w.comma(); w.buf = strconv.AppendInt(w.buf, n, 10) }
@@ -102,6 +113,9 @@ const hexDigits = "0123456789abcdef"
 // U+FFFD; nothing is escaped but what JSON demands.
 func AppendString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
+	if fast.Plain(s) {
+		return append(append(dst, s...), '"')
+	}
 	start := 0
 	for i := 0; i < len(s); {
 		c := s[i]
