@@ -19,10 +19,7 @@ type Ctx struct {
 	ops     []byte // of the entry: u32 count, ops
 	count   uint32
 	pending []pending // the ops again, for reading one's own writes
-	loaded  []byte    // the own row as the host gave it
-	spans   [abi.MaxColumns]span
-
-	arena   []byte // rows got during the entry; views live until its end
+	arena   []byte    // rows got during the entry; views live until its end
 	used    int
 	keyBuf  []byte
 	writers []*json.Writer
@@ -139,8 +136,9 @@ func (c *Ctx) load(p *projection) {
 		p.begin()
 		return
 	}
-	c.exists, c.loaded = true, b
-	p.own.readRow(p.row, b, c.spans[:])
+	c.exists = true
+	p.own.readRow(p.row, b)
+	p.remember()
 }
 
 // store writes the own row after its handler: whole if it is new, else the
@@ -152,31 +150,24 @@ func (c *Ctx) store(p *projection) {
 		c.appendRow(t, p.row)
 		return
 	}
-	start := len(c.ops)
-	c.open(abi.OpPatch, t, "", "")
-	columns := len(c.ops)
-	c.ops = append(c.ops, 0, 0)
-	n := uint16(0)
+	ops, n := c.ops, 0
+	start := len(ops)
 	for i := range t.columns {
-		if t.columns[i].decl.From != "" {
+		column := &t.columns[i]
+		if column.untouched(p.row, p.before) || column.copied || column.same(p.row, p.before) {
 			continue
 		}
-		from := len(c.ops)
-		c.ops = le.AppendUint16(c.ops, uint16(i))
-		c.ops = t.columns[i].append(c.ops, p.row)
-		old := c.loaded[c.spans[i].from:c.spans[i].to]
-		if string(c.ops[from+2:]) == string(old) {
-			c.ops = c.ops[:from]
-			continue
+		if n == 0 {
+			ops = append(ops, byte(abi.OpPatch), byte(t.index), byte(t.index>>8), 0, 0)
 		}
 		n++
+		ops = t.appendColumn(ops, i, p.row)
 	}
-	if n == 0 {
-		c.ops = c.ops[:start]
-		c.count--
-		return
+	if n > 0 {
+		le.PutUint16(ops[start+3:], uint16(n))
+		c.count++
 	}
-	le.PutUint16(c.ops[columns:], n)
+	c.ops = ops
 }
 
 // open begins an op on a row.
@@ -190,11 +181,9 @@ func (c *Ctx) open(code abi.OpCode, t *table, key, child string) {
 func (c *Ctx) appendRow(t *table, row unsafe.Pointer) {
 	c.ops = le.AppendUint16(c.ops, uint16(t.written))
 	for i := range t.columns {
-		if t.columns[i].decl.From != "" {
-			continue
+		if !t.columns[i].copied {
+			c.ops = t.appendColumn(c.ops, i, row)
 		}
-		c.ops = le.AppendUint16(c.ops, uint16(i))
-		c.ops = t.columns[i].append(c.ops, row)
 	}
 }
 

@@ -57,7 +57,7 @@ func ParseDecimal(s string) (Decimal, error) {
 		if c <= 9 {
 			digits++
 			if d.hi == 0 && d.lo < 1<<60 {
-				d.lo = d.lo*10 + uint64(c)
+				d.lo = d.lo*10 + uint64(c) // as times10Plus, without the call
 			} else if !d.times10Plus(uint64(c)) {
 				return Decimal{}, errDecimal
 			}
@@ -123,6 +123,12 @@ func MustDecimal(s string) Decimal {
 // DecimalOf reads a decimal out of a JSON document, where amounts are spelled as
 // strings or as numbers.
 func DecimalOf(v json.Value) (Decimal, error) {
+	// Escapes in the string of a number are allowed, and never used.
+	if raw := v.Raw(); len(raw) > 2 && raw[0] == '"' && raw[len(raw)-1] == '"' {
+		if d, err := ParseDecimal(raw[1 : len(raw)-1]); err == nil {
+			return d, nil
+		}
+	}
 	var text string
 	var err error
 	if v.Kind() == json.String {
@@ -145,6 +151,10 @@ func (d *Decimal) isZero() bool { return d.hi|d.lo == 0 }
 // times10Plus multiplies the magnitude by ten and adds a digit; false if that
 // is 10^38 or more.
 func (d *Decimal) times10Plus(digit uint64) bool {
+	if d.hi == 0 && d.lo < 1<<60 {
+		d.lo = d.lo*10 + digit
+		return true
+	}
 	carry, lo := bits.Mul64(d.lo, 10)
 	over, hi := bits.Mul64(d.hi, 10)
 	lo, c := bits.Add64(lo, digit, 0)
@@ -191,22 +201,30 @@ func (d Decimal) Neg() Decimal {
 	return d
 }
 
-// Add returns d + e with the larger of the two scales.
+// Add returns d + e with the larger of the two scales, less the zeros at the end
+// that 38 digits have no room for.
 func (d Decimal) Add(e Decimal) Decimal {
-	d, e = align(d, e)
+	if d.scale != e.scale {
+		a, ok := d.Rescale(int(max(d.scale, e.scale)))
+		b, ok2 := e.Rescale(int(max(d.scale, e.scale)))
+		if !ok || !ok2 {
+			return addScaled(d, e)
+		}
+		d, e = a, b
+	}
 	if d.neg != e.neg {
 		return subMagnitude(d, e)
 	}
 	lo, c := bits.Add64(d.lo, e.lo, 0)
 	hi, _ := bits.Add64(d.hi, e.hi, c)
 	if !below10to38(hi, lo) {
-		panic(overflow)
+		return addScaled(d, e)
 	}
 	d.hi, d.lo = hi, lo
 	return d
 }
 
-// Sub returns d - e with the larger of the two scales.
+// Sub returns d - e, as Add.
 func (d Decimal) Sub(e Decimal) Decimal { return d.Add(e.Neg()) }
 
 // subMagnitude returns d with the magnitude of e taken off, for d and e of one
@@ -225,39 +243,8 @@ func subMagnitude(d, e Decimal) Decimal {
 // Mul returns d × e; its scale is the sum of the two scales, less the zeros at
 // the end that 38 digits have no room for.
 func (d Decimal) Mul(e Decimal) Decimal {
-	neg := d.neg != e.neg
-	scale := int(d.scale) + int(e.scale)
-	// Zeros at the end of a factor are no digits of the product.
-	for !mulFits(d, e) || scale > MaxDigits {
-		switch {
-		case d.dropZero(), e.dropZero():
-			scale--
-		default:
-			panic(overflow)
-		}
-	}
-	hi, lo := bits.Mul64(d.lo, e.lo)
-	// One of the high halves is zero, or mulFits had refused.
-	hi += d.hi*e.lo + d.lo*e.hi
-	r := Decimal{hi: hi, lo: lo, scale: uint8(scale)}
-	r.neg = neg && !r.isZero()
-	return r
-}
-
-// mulFits tells whether the product of the magnitudes is below 10^38.
-func mulFits(d, e Decimal) bool {
-	if d.isZero() || e.isZero() {
-		return true
-	}
-	if d.hi != 0 && e.hi != 0 {
-		return false
-	}
-	over1, cross1 := bits.Mul64(d.hi, e.lo)
-	over2, cross2 := bits.Mul64(d.lo, e.hi)
-	hi, lo := bits.Mul64(d.lo, e.lo)
-	hi, c1 := bits.Add64(hi, cross1, 0)
-	hi, c2 := bits.Add64(hi, cross2, 0)
-	return over1|over2|c1|c2 == 0 && below10to38(hi, lo)
+	product := mul256(d, e)
+	return product.decimal(int(d.scale)+int(e.scale), d.neg != e.neg)
 }
 
 // dropZero takes a zero off the end of the digits behind the point.
@@ -334,23 +321,6 @@ func cmpInt(a, b int) int {
 	return 1
 }
 
-// align brings both to the larger scale.
-func align(d, e Decimal) (Decimal, Decimal) {
-	for d.scale < e.scale {
-		if !d.times10Plus(0) {
-			panic(overflow)
-		}
-		d.scale++
-	}
-	for e.scale < d.scale {
-		if !e.times10Plus(0) {
-			panic(overflow)
-		}
-		e.scale++
-	}
-	return d, e
-}
-
 // Rescale returns the same value with scale digits behind the point; false where
 // it has more digits than that, or more than 38 in all.
 func (d Decimal) Rescale(scale int) (Decimal, bool) {
@@ -425,19 +395,89 @@ func (d Decimal) String() string { return string(d.AppendText(nil)) }
 
 // AppendText appends what String returns.
 func (d Decimal) AppendText(dst []byte) []byte {
-	var digits [MaxDigits + 1]byte
-	b := d.appendDigits(digits[:0])
 	if d.neg {
 		dst = append(dst, '-')
 	}
-	point := len(b) - int(d.scale)
-	if point <= 0 {
-		dst = append(dst, '0')
-	} else {
-		dst = append(dst, b[:point]...)
+	if d.hi != 0 {
+		return d.appendLong(dst)
 	}
 	if d.scale == 0 {
-		return dst
+		return strconv.AppendUint(dst, d.lo, 10)
+	}
+	// The digits go straight to their places, from the last one on, two at a time.
+	from, scale := len(dst), int(d.scale)
+	size := max(digitsOf(d.lo), scale+1) + 1
+	if cap(dst)-from < size {
+		dst = append(dst, make([]byte, size)...)
+	}
+	dst = dst[:from+size]
+	b, n := dst[from:], d.lo
+	point := size - 1 - scale
+	for i := size; i > 0; {
+		if i -= 2; i > point || i < point-1 && i >= 0 {
+			q := n / 100
+			if n < 1<<32 {
+				q = n * 1374389535 >> 37 // a division costs a guest ten multiplications
+			}
+			pair := (n - q*100) * 2
+			b[i], b[i+1] = digitPairs[pair], digitPairs[pair+1]
+			n = q
+			continue
+		}
+		// Next to the point, or the first digit of an odd number of them.
+		i++
+		if i == point {
+			b[i] = '.'
+			continue
+		}
+		q := n / 10
+		b[i] = byte('0' + n - q*10)
+		n = q
+	}
+	return dst
+}
+
+// digitsOf is the number of decimal digits of n, 1 for 0.
+func digitsOf(n uint64) int {
+	t := bits.Len64(n|1) * 1233 >> 12 // log10(2) ≈ 1233/4096
+	if n >= powersOf10[t] {
+		t++
+	}
+	return max(t, 1)
+}
+
+var powersOf10 = [20]uint64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19}
+
+const digitPairs = "00010203040506070809" +
+	"10111213141516171819" +
+	"20212223242526272829" +
+	"30313233343536373839" +
+	"40414243444546474849" +
+	"50515253545556575859" +
+	"60616263646566676869" +
+	"70717273747576777879" +
+	"80818283848586878889" +
+	"90919293949596979899"
+
+// WriteJSON writes the decimal as a JSON string: JSON's numbers go through floats
+// in too many hands.
+func (d Decimal) WriteJSON(w *json.Writer) {
+	var buf [48]byte
+	w.StringBytes(d.AppendText(buf[:0]))
+}
+
+// appendLong is AppendText of a decimal of more than 64 bits.
+func (d Decimal) appendLong(dst []byte) []byte {
+	var digits [MaxDigits + 1]byte
+	b := d.appendDigits(digits[:0])
+	point := len(b) - int(d.scale)
+	if d.scale == 0 {
+		return append(dst, b...)
+	}
+	if point > 0 {
+		dst = append(dst, b[:point]...)
+	} else {
+		dst = append(dst, '0')
 	}
 	dst = append(dst, '.')
 	for ; point < 0; point++ {
@@ -446,11 +486,9 @@ func (d Decimal) AppendText(dst []byte) []byte {
 	return append(dst, b[max(point, 0):]...)
 }
 
-// appendDigits appends the magnitude, which is below 10^38 = (10^19)².
+// appendDigits appends the magnitude, which is above 64 bits and below
+// 10^38 = (10^19)².
 func (d Decimal) appendDigits(dst []byte) []byte {
-	if d.hi == 0 {
-		return strconv.AppendUint(dst, d.lo, 10)
-	}
 	// 10^19 is above 2^63, so the quotient of a number below 10^38 fits.
 	const tenTo19 = 10_000_000_000_000_000_000
 	high, low := bits.Div64(d.hi, d.lo, tenTo19)

@@ -283,14 +283,14 @@ func (p *projection) named(typ string) *handler {
 	return p.any
 }
 
-// handler finds what runs for an entry; nil if nobody wants it.
-func (p *projection) handler(e *abi.Entry) *handler {
-	if e.Type != abi.TypeByName && int(e.Input) < len(p.byType) {
-		if types := p.byType[e.Input]; int(e.Type) < len(types) {
-			return types[e.Type]
+// handler finds what runs for a message; nil if nobody wants it.
+func (p *projection) handler(m *Message, typ int) *handler {
+	if m.Input < len(p.byType) {
+		if types := p.byType[m.Input]; typ < len(types) {
+			return types[typ]
 		}
 	}
-	return p.named(e.TypeName)
+	return p.named(m.Type) // abi.TypeByName is beyond every list
 }
 
 // typeTable finds a handler by the name of a type: an open hash of the name's

@@ -2,367 +2,213 @@ package projhost
 
 import (
 	"encoding/binary"
-	"errors"
 	"math"
-	"reflect"
 	"strconv"
-	"strings"
 	"unsafe"
 
 	"github.com/projhost/projhost/abi"
-	"github.com/projhost/projhost/sdk/go/json"
+	"github.com/projhost/projhost/sdk/go/internal/fast"
 )
 
 var le = binary.LittleEndian
 
-// storage is how a field lies in memory.
-type storage uint8
-
-const (
-	storeString storage = iota
-	storeInt            // signed, of the column's size
-	storeUint
-	storeFloat64
-	storeFloat32
-	storeBool
-	storeBytes
-	storeJSON
-	storeDecimal
-	storeTimestamp
-	storeDate
-	storeTime
-	storeUUID
-)
-
-// column is one field of a row's struct, found once by reflection. Events then
-// go through offsets.
-type column struct {
-	decl   abi.Column
-	store  storage
-	size   uint8
-	offset uintptr
-	valid  uintptr // of Null.Valid
-	null   bool    // the field is a Null
-	start  string  // the default of the tag, as it stands there
-}
-
-// rowType is the struct of a table's rows.
-type rowType struct {
-	columns []column
-	written int // columns the guest writes: all but the copies of From
-}
-
-type isNull interface{ isNull() }
-
-var (
-	nullType      = reflect.TypeFor[isNull]()
-	decimalType   = reflect.TypeFor[Decimal]()
-	timestampType = reflect.TypeFor[Timestamp]()
-	dateType      = reflect.TypeFor[Date]()
-	timeType      = reflect.TypeFor[TimeOfDay]()
-	uuidType      = reflect.TypeFor[UUID]()
-	jsonType      = reflect.TypeFor[JSON]()
-)
-
-// newRowType reads the fields and tags of a struct.
-func newRowType(t reflect.Type) (*rowType, error) {
-	if t.Kind() != reflect.Struct {
-		return nil, errors.New(t.String() + " is no struct")
+// readRow sets all fields of row from the host's bytes, which the fields are
+// views of. The host promises their form; what is of another kind is a mistake
+// between the two and panics.
+func (r *rowType) readRow(row unsafe.Pointer, b []byte) {
+	if len(b) < 2 || int(le.Uint16(b)) != len(r.columns) {
+		panic("the host gave a row of another number of columns than are declared")
 	}
-	r := new(rowType)
-	var problems []error
-	for i := range t.NumField() {
-		field := t.Field(i)
-		tag := field.Tag.Get("ph")
-		if tag == "-" || field.Name == "_" {
+	base := unsafe.Pointer(unsafe.SliceData(b))
+	at := 2
+	for i := range r.columns {
+		c := &r.columns[i]
+		if at >= len(b) {
+			panic(shortRow)
+		}
+		if abi.Tag(b[at]) != c.tag || c.quick == quickNot {
+			at += c.read(row, b[at:])
 			continue
 		}
-		if !field.IsExported() {
-			problems = append(problems, errors.New("field "+field.Name+": a column's field is exported (ph:\"-\" leaves it out)"))
-			continue
+		if c.null {
+			*(*bool)(unsafe.Add(row, c.valid)) = true
 		}
-		c, err := newColumn(field, tag)
-		if err != nil {
-			problems = append(problems, errors.New("field "+field.Name+": "+err.Error()))
-			continue
-		}
-		r.columns = append(r.columns, c)
-		if c.decl.From == "" {
-			r.written++
-		}
-	}
-	if len(r.columns) > abi.MaxColumns {
-		problems = append(problems, errors.New("more than "+strconv.Itoa(abi.MaxColumns)+" columns"))
-	}
-	return r, errors.Join(problems...)
-}
-
-func newColumn(field reflect.StructField, tag string) (column, error) {
-	name, options, _ := strings.Cut(tag, ",")
-	if name == "" {
-		name = snakeCase(field.Name)
-	}
-	c := column{decl: abi.Column{Name: name}, offset: field.Offset}
-	t := field.Type
-	if t.Implements(nullType) {
-		c.null, c.valid = true, field.Offset+t.Field(1).Offset
-		t = t.Field(0).Type
-	}
-	if err := c.setKind(t); err != nil {
-		return c, err
-	}
-	for option := range strings.SplitSeq(options, ",") {
-		if option != "" {
-			if err := c.option(option); err != nil {
-				return c, err
+		p := unsafe.Add(row, c.offset)
+		if c.quick == quickWord {
+			if at += 9; at > len(b) {
+				panic(shortRow)
 			}
+			*(*uint64)(p) = fast.Load64(unsafe.Add(base, at-8))
+			continue
+		}
+		from := at + 5
+		if from > len(b) {
+			panic(shortRow)
+		}
+		n := int(fast.Load32(unsafe.Add(base, at+1)))
+		v := b[from : from+n : from+n]
+		at = from + n
+		if c.quick == quickString {
+			*(*string)(p) = unsafe.String(unsafe.SliceData(v), n)
+		} else {
+			*(*[]byte)(p) = v
 		}
 	}
-	if c.decl.Kind == abi.ColumnDecimal && c.decl.Precision == 0 {
-		return c, errors.New(`a decimal column says its digits: ph:"` + name + `,precision=19,scale=2"`)
-	}
-	c.declareNull()
-	return c, nil
 }
 
-// declareNull makes the column what the field can hold: a plain field is never
-// null, so that SQL and Go agree. Where Go's zero value is a natural start it is
-// the default, so that patch and add can create a row.
-func (c *column) declareNull() {
-	if c.null || c.store == storeBytes || c.store == storeJSON {
-		return
-	}
-	no := false
-	c.decl.Null = &no
-	if c.decl.Default != nil {
-		return
-	}
-	switch c.store {
-	case storeString:
-		c.decl.Default = abi.RawJSON(`""`)
-	case storeInt, storeUint, storeFloat32, storeFloat64:
-		c.decl.Default = abi.RawJSON("0")
-	case storeBool:
-		c.decl.Default = abi.RawJSON("false")
-	case storeDecimal:
-		c.decl.Default = abi.RawJSON(`"0"`)
-	}
-}
+const shortRow = "the host gave a row that ends too early"
 
-func (c *column) setKind(t reflect.Type) error {
-	set := func(s storage, kind string) error {
-		c.store, c.decl.Kind, c.size = s, kind, uint8(t.Size())
-		return nil
-	}
-	switch t {
-	case decimalType:
-		return set(storeDecimal, abi.ColumnDecimal)
-	case timestampType:
-		return set(storeTimestamp, abi.ColumnTimestamp)
-	case dateType:
-		return set(storeDate, abi.ColumnDate)
-	case timeType:
-		return set(storeTime, abi.ColumnTime)
-	case uuidType:
-		return set(storeUUID, abi.ColumnUUID)
-	case jsonType:
-		return set(storeJSON, abi.ColumnJSON)
-	}
-	switch t.Kind() {
-	case reflect.String:
-		return set(storeString, abi.ColumnText)
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		return set(storeInt, abi.ColumnInt)
-	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
-		return set(storeUint, abi.ColumnInt)
-	case reflect.Float64:
-		return set(storeFloat64, abi.ColumnFloat)
-	case reflect.Float32:
-		return set(storeFloat32, abi.ColumnFloat)
-	case reflect.Bool:
-		return set(storeBool, abi.ColumnBool)
-	case reflect.Slice:
-		if t.Elem().Kind() == reflect.Uint8 {
-			return set(storeBytes, abi.ColumnBytes)
-		}
-	}
-	return errors.New(t.String() + " is no type of a column; use string, int64, float64, bool, []byte, " +
-		"Decimal, Timestamp, Date, TimeOfDay, UUID, JSON or Null of one of them")
-}
-
-// option reads one option of a tag.
-func (c *column) option(option string) error {
-	name, value, hasValue := strings.Cut(option, "=")
-	flag := func(dst *bool) error {
-		if hasValue {
-			return errors.New("option " + name + " takes no value")
-		}
-		*dst = true
-		return nil
-	}
-	number := func(dst *int) error {
-		n, err := strconv.Atoi(value)
-		if err != nil || n < 0 {
-			return errors.New("option " + name + " needs a number: " + name + "=20")
-		}
-		*dst = n
-		return nil
-	}
-	switch name {
-	case "index":
-		return flag(&c.decl.Index)
-	case "unique":
-		return flag(&c.decl.Unique)
-	case "max":
-		return number(&c.decl.Max)
-	case "precision":
-		return number(&c.decl.Precision)
-	case "scale":
-		return number(&c.decl.Scale)
-	case "from":
-		c.decl.From = value
-		return nil
-	case "of":
-		c.decl.Of = value
-		return nil
-	case "default":
-		return c.setDefault(value)
-	}
-	return errors.New("unknown option " + strconv.Quote(option) +
-		"; there are index, unique, max=, precision=, scale=, default=, from= and of=")
-}
-
-// setDefault checks the default of a tag and spells it in JSON.
-func (c *column) setDefault(value string) error {
-	c.start = value
-	var err error
-	switch c.store {
-	case storeInt, storeUint:
-		_, err = strconv.ParseInt(value, 10, 64)
-	case storeFloat64, storeFloat32:
-		_, err = strconv.ParseFloat(value, 64)
-	case storeBool:
-		if value != "true" && value != "false" {
-			err = errors.New("say true or false")
-		}
-	case storeDecimal:
-		_, err = ParseDecimal(value)
-		value = `"` + value + `"`
-	case storeString:
-		value = string(json.AppendString(nil, value))
-	default:
-		err = errors.New("a column of kind " + c.decl.Kind + " takes no default in a tag")
-	}
-	if err != nil {
-		return errors.New("default " + strconv.Quote(c.start) + ": " + err.Error())
-	}
-	c.decl.Default = abi.RawJSON(value)
-	return nil
-}
-
-// begin sets the field of a new row to the default of its tag.
-func (c *column) begin(row unsafe.Pointer) {
-	if c.start == "" {
-		return
-	}
-	var v abi.Value
-	switch c.store {
-	case storeInt, storeUint:
-		n, _ := strconv.ParseInt(c.start, 10, 64)
-		v = abi.Int(n)
-	case storeFloat64, storeFloat32:
-		f, _ := strconv.ParseFloat(c.start, 64)
-		v = abi.Float(f)
-	case storeBool:
-		v = abi.Bool(c.start == "true")
-	case storeDecimal:
-		v = abi.Decimal(c.start)
-	case storeString:
-		v = abi.Text(c.start)
-	}
-	c.read(row, abi.AppendValue(nil, v))
-}
-
-// read sets the field from one encoded value at the start of b and returns the
-// value's length. The bytes come from the host, which promises their form; a
-// value of another kind is a mistake between the two and panics.
+// read sets the field from the value at the start of b and returns its length.
+// The kinds that most columns are of come first.
 func (c *column) read(row unsafe.Pointer, b []byte) int {
 	p := unsafe.Add(row, c.offset)
 	tag := abi.Tag(b[0])
 	if c.null {
-		*(*bool)(unsafe.Add(row, c.valid)) = tag != abi.TagNull
-	}
-	switch tag {
-	case abi.TagNull:
-		c.clear(p)
-		return 1
-	case abi.TagFalse, abi.TagTrue:
-		if c.store == storeBool {
-			*(*bool)(p) = tag == abi.TagTrue
+		valid := tag != abi.TagNull
+		*(*bool)(unsafe.Add(row, c.valid)) = valid
+		if !valid {
+			c.clear(p)
 			return 1
 		}
-	case abi.TagInt:
-		if c.store == storeInt || c.store == storeUint {
+	}
+	switch c.store {
+	case storeString:
+		if tag == abi.TagText {
+			v := varying(b)
+			*(*string)(p) = unsafe.String(unsafe.SliceData(v), len(v))
+			return 5 + len(v)
+		}
+	case storeInt, storeUint:
+		if tag == abi.TagInt {
 			c.setInt(p, int64(le.Uint64(b[1:])))
 			return 9
 		}
-	case abi.TagFloat:
-		f := math.Float64frombits(le.Uint64(b[1:]))
-		switch c.store {
-		case storeFloat64:
-			*(*float64)(p) = f
-			return 9
-		case storeFloat32:
-			*(*float32)(p) = float32(f)
+	case storeTimestamp:
+		if tag == abi.TagTimestamp {
+			*(*uint64)(p) = le.Uint64(b[1:])
 			return 9
 		}
-	case abi.TagTimestamp:
-		if c.store == storeTimestamp {
-			*(*Timestamp)(p) = Timestamp(le.Uint64(b[1:]))
-			return 9
+	case storeDecimal:
+		if tag == abi.TagDecimal {
+			v := varying(b)
+			d, err := ParseDecimal(unsafe.String(unsafe.SliceData(v), len(v)))
+			if err == nil {
+				*(*Decimal)(p) = d
+				return 5 + len(v)
+			}
 		}
-	case abi.TagTime:
-		if c.store == storeTime {
-			*(*TimeOfDay)(p) = TimeOfDay(le.Uint64(b[1:]))
-			return 9
+	case storeJSON, storeBytes:
+		if tag == abi.TagNull {
+			*(*[]byte)(p) = nil
+			return 1
 		}
-	case abi.TagDate:
-		if c.store == storeDate {
-			*(*Date)(p) = Date(le.Uint32(b[1:]))
-			return 5
+		if (tag == abi.TagJSON) == (c.store == storeJSON) && (tag == abi.TagBytes) == (c.store == storeBytes) {
+			v := varying(b)
+			*(*[]byte)(p) = v
+			return 5 + len(v)
 		}
-	case abi.TagUUID:
-		if c.store == storeUUID {
-			*(*UUID)(p) = UUID(b[1:17])
-			return 17
+	default:
+		if n := c.readOther(p, tag, b); n > 0 {
+			return n
 		}
-	case abi.TagText, abi.TagBytes, abi.TagDecimal, abi.TagJSON:
-		end := 5 + int(le.Uint32(b[1:]))
-		if c.setBytes(p, tag, b[5:end:end]) {
-			return end
-		}
+	}
+	if tag == abi.TagNull {
+		c.clear(p) // the table of an older version of the plugin
+		return 1
 	}
 	panic("column " + c.decl.Name + " is of kind " + c.decl.Kind + ", the host gave a value with tag " + strconv.Itoa(int(tag)))
 }
 
-// setBytes sets a field from a view of the host's bytes.
-func (c *column) setBytes(p unsafe.Pointer, tag abi.Tag, b []byte) bool {
+// varying is a view of the bytes of a value that has a length.
+func varying(b []byte) []byte {
+	n := int(le.Uint32(b[1:]))
+	return b[5 : 5+n : 5+n]
+}
+
+// readOther reads the rarer kinds, 0 where the tag is of another.
+func (c *column) readOther(p unsafe.Pointer, tag abi.Tag, b []byte) int {
 	switch {
-	case tag == abi.TagText && c.store == storeString:
-		*(*string)(p) = unsafe.String(unsafe.SliceData(b), len(b))
-	case tag == abi.TagBytes && c.store == storeBytes, tag == abi.TagJSON && c.store == storeJSON:
-		*(*[]byte)(p) = b
-	case tag == abi.TagDecimal && c.store == storeDecimal:
-		d, err := ParseDecimal(unsafe.String(unsafe.SliceData(b), len(b)))
-		if err != nil {
-			return false
-		}
-		*(*Decimal)(p) = d
-	default:
+	case c.store == storeBool && (tag == abi.TagTrue || tag == abi.TagFalse):
+		*(*bool)(p) = tag == abi.TagTrue
+		return 1
+	case c.store == storeFloat64 && tag == abi.TagFloat:
+		*(*float64)(p) = math.Float64frombits(le.Uint64(b[1:]))
+		return 9
+	case c.store == storeFloat32 && tag == abi.TagFloat:
+		*(*float32)(p) = float32(math.Float64frombits(le.Uint64(b[1:])))
+		return 9
+	case c.store == storeTime && tag == abi.TagTime:
+		*(*TimeOfDay)(p) = TimeOfDay(le.Uint64(b[1:]))
+		return 9
+	case c.store == storeDate && tag == abi.TagDate:
+		*(*Date)(p) = Date(le.Uint32(b[1:]))
+		return 5
+	case c.store == storeUUID && tag == abi.TagUUID:
+		*(*UUID)(p) = UUID(b[1:17])
+		return 17
+	}
+	return 0
+}
+
+// untouched tells that a field is surely what it was before: most are, and an
+// unchanged string is the same view, which is seen without a look at its bytes.
+func (c *column) untouched(row, before unsafe.Pointer) bool {
+	if c.null && *(*bool)(unsafe.Add(row, c.valid)) != *(*bool)(unsafe.Add(before, c.valid)) {
 		return false
 	}
-	return true
+	p, q := unsafe.Add(row, c.offset), unsafe.Add(before, c.offset)
+	switch c.quick {
+	case quickWord:
+		return *(*uint64)(p) == *(*uint64)(q)
+	case quickNot:
+		return false
+	}
+	// A string's head is the first two words of a slice's.
+	is, was := (*[2]uintptr)(p), (*[2]uintptr)(q)
+	return is[0] == was[0] && is[1] == was[1]
 }
+
+// same tells whether the field has the value it had before, so that nothing
+// needs to be written.
+func (c *column) same(row, before unsafe.Pointer) bool {
+	if c.null {
+		is, was := *(*bool)(unsafe.Add(row, c.valid)), *(*bool)(unsafe.Add(before, c.valid))
+		if !is || !was {
+			return is == was
+		}
+	}
+	p, q := unsafe.Add(row, c.offset), unsafe.Add(before, c.offset)
+	switch c.store {
+	case storeString:
+		return fast.Equal(*(*string)(p), *(*string)(q))
+	case storeJSON, storeBytes:
+		is, was := *(*[]byte)(p), *(*[]byte)(q)
+		return (is == nil) == (was == nil) && fast.Equal(asString(is), asString(was))
+	case storeDecimal:
+		is, was := *(*Decimal)(p), *(*Decimal)(q)
+		if is.scale == was.scale {
+			return is == was
+		}
+		return is.Cmp(was) == 0
+	case storeUUID:
+		return *(*UUID)(p) == *(*UUID)(q)
+	case storeFloat64:
+		return *(*float64)(p) == *(*float64)(q) // NaN differs, and is refused on its way out
+	case storeFloat32:
+		return *(*float32)(p) == *(*float32)(q)
+	}
+	switch c.size {
+	case 8:
+		return *(*uint64)(p) == *(*uint64)(q)
+	case 4:
+		return *(*uint32)(p) == *(*uint32)(q)
+	case 2:
+		return *(*uint16)(p) == *(*uint16)(q)
+	}
+	return *(*uint8)(p) == *(*uint8)(q)
+}
+
+func asString(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // clear sets the field's value to Go's zero.
 func (c *column) clear(p unsafe.Pointer) {
@@ -427,8 +273,24 @@ func (c *column) int(p unsafe.Pointer) int64 {
 	return int64(*(*int8)(p))
 }
 
-// append appends the field's encoded value in its canonical form, so that an
-// unchanged field encodes to the bytes it was read from.
+// appendColumn appends one column of an op: its index and the field's value.
+func (r *rowType) appendColumn(dst []byte, i int, row unsafe.Pointer) []byte {
+	c := &r.columns[i]
+	if c.quick != quickWord || c.null {
+		return c.append(append(dst, byte(i), byte(i>>8)), row)
+	}
+	n := len(dst)
+	if cap(dst)-n < 11 {
+		dst = append(dst, make([]byte, 11)...)
+	}
+	dst = dst[:n+11]
+	b := dst[n : n+11]
+	b[0], b[1], b[2] = byte(i), byte(i>>8), byte(c.tag)
+	le.PutUint64(b[3:], *(*uint64)(unsafe.Add(row, c.offset)))
+	return dst
+}
+
+// append appends the field's encoded value in its canonical form.
 func (c *column) append(dst []byte, row unsafe.Pointer) []byte {
 	p := unsafe.Add(row, c.offset)
 	if c.null && !*(*bool)(unsafe.Add(row, c.valid)) {
@@ -452,8 +314,7 @@ func (c *column) append(dst []byte, row unsafe.Pointer) []byte {
 		if c.store == storeJSON {
 			tag = abi.TagJSON
 		}
-		dst = le.AppendUint32(append(dst, byte(tag)), uint32(len(b)))
-		return append(dst, b...)
+		return appendStr(append(dst, byte(tag)), asString(b))
 	case storeBool:
 		if *(*bool)(p) {
 			return append(dst, byte(abi.TagTrue))
@@ -476,14 +337,17 @@ func (c *column) append(dst []byte, row unsafe.Pointer) []byte {
 // appendDecimal writes all the digits of the column's scale. More digits than
 // the column has would be rounded by somebody, so they fail the message.
 func (c *column) appendDecimal(dst []byte, d Decimal) []byte {
-	scaled, ok := d.Rescale(c.decl.Scale)
-	if !ok {
-		panic(abort{abi.StatusReject, "column " + c.decl.Name + ": " + d.String() +
-			" has more than " + strconv.Itoa(c.decl.Scale) + " digits behind the point"})
+	if scale := c.decl.Scale; int(d.scale) != scale {
+		scaled, ok := d.Rescale(scale)
+		if !ok {
+			panic(abort{abi.StatusReject, "column " + c.decl.Name + ": " + d.String() +
+				" has more than " + strconv.Itoa(scale) + " digits behind the point"})
+		}
+		d = scaled
 	}
 	dst = append(dst, byte(abi.TagDecimal), 0, 0, 0, 0)
 	from := len(dst)
-	dst = scaled.AppendText(dst)
+	dst = d.AppendText(dst)
 	le.PutUint32(dst[from-4:], uint32(len(dst)-from))
 	return dst
 }
@@ -501,40 +365,4 @@ func append64(dst []byte, tag abi.Tag, bits uint64) []byte {
 
 func appendStr(dst []byte, s string) []byte {
 	return append(le.AppendUint32(dst, uint32(len(s))), s...)
-}
-
-// readRow sets all fields of row from the host's bytes, which the fields are
-// views of, and notes where each column's value lies in them.
-func (r *rowType) readRow(row unsafe.Pointer, b []byte, spans []span) {
-	if int(le.Uint16(b)) != len(r.columns) {
-		panic("the host gave a row of " + strconv.Itoa(int(le.Uint16(b))) + " columns, " +
-			strconv.Itoa(len(r.columns)) + " are declared")
-	}
-	at := 2
-	for i := range r.columns {
-		n := r.columns[i].read(row, b[at:])
-		if spans != nil {
-			spans[i] = span{int32(at), int32(at + n)}
-		}
-		at += n
-	}
-}
-
-type span struct{ from, to int32 }
-
-// snakeCase turns LastResource into last_resource and HTTPStatus into http_status.
-func snakeCase(name string) string {
-	lower := func(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }
-	var b strings.Builder
-	for i := 0; i < len(name); i++ {
-		c := name[i]
-		if c >= 'A' && c <= 'Z' {
-			if i > 0 && name[i-1] != '_' && (lower(name[i-1]) || i+1 < len(name) && lower(name[i+1])) {
-				b.WriteByte('_')
-			}
-			c += 'a' - 'A'
-		}
-		b.WriteByte(c)
-	}
-	return b.String()
 }

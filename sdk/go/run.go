@@ -9,7 +9,7 @@ import (
 
 // apply runs one request frame and returns how many entries it did. After an
 // entry that failed the host restores the instance, so it returns at once.
-func (p *Plugin) apply(frame []byte) (done int32) {
+func (p *Plugin) apply(b []byte) (done int32) {
 	defer func() {
 		switch cause := recover().(type) {
 		case nil:
@@ -19,21 +19,11 @@ func (p *Plugin) apply(frame []byte) (done int32) {
 			reportCause(cause)
 		}
 	}()
-	f, err := abi.ParseFrame(frame)
-	if err != nil {
-		panic("request frame: " + err.Error())
-	}
-	projection := p.projection(f.Consumer)
-	var e abi.Entry
-	for {
-		more, err := f.Next(&e)
-		if err != nil {
-			panic("request frame: " + err.Error())
-		}
-		if !more {
-			return done
-		}
-		status, reason := p.entry(projection, &e)
+	f, consumer := openFrame(b)
+	projection := p.projection(consumer)
+	for f.left > 0 {
+		typ := f.next(&p.msg)
+		status, reason := p.entry(projection, typ)
 		if status >= abi.StatusReject {
 			p.fail(done, status, reason)
 			return done
@@ -45,11 +35,12 @@ func (p *Plugin) apply(frame []byte) (done int32) {
 		scribble(&p.ctx)
 		done++
 	}
+	return done
 }
 
-func (p *Plugin) projection(index uint16) *projection {
-	if int(index) >= len(p.projections) {
-		panic("request frame: consumer " + strconv.Itoa(int(index)) + " is not declared")
+func (p *Plugin) projection(index int) *projection {
+	if index >= len(p.projections) {
+		panic("request frame: consumer " + strconv.Itoa(index) + " is not declared")
 	}
 	projection := p.projections[index]
 	if !projection.sealed {
@@ -64,16 +55,15 @@ func (p *Plugin) fail(index int32, status abi.Status, reason string) {
 	bridge.Done(index, int32(status), nil)
 }
 
-// entry runs the handler of one entry; its ops are in p.ctx.
-func (p *Plugin) entry(projection *projection, e *abi.Entry) (abi.Status, string) {
+// entry runs the handler of the entry in p.msg; its ops are in p.ctx.
+func (p *Plugin) entry(projection *projection, typ int) (abi.Status, string) {
 	c, m := &p.ctx, &p.msg
 	c.reset()
-	h := projection.handler(e)
+	h := projection.handler(m, typ)
 	if h == nil {
 		return abi.StatusIgnored, ""
 	}
 	c.plugin, c.projection = p, projection
-	m.set(e)
 	owned := h.stateful && projection.own != nil
 	if owned {
 		c.load(projection)
@@ -89,16 +79,8 @@ func (p *Plugin) entry(projection *projection, e *abi.Entry) (abi.Status, string
 	return abi.StatusOK, ""
 }
 
-func (m *Message) set(e *abi.Entry) {
-	m.Key, m.Type, m.AggregateType, m.AggregateID = e.Key, e.TypeName, e.AggregateType, e.AggregateID
-	m.Data, m.Metadata = e.Data, e.Metadata
-	m.ID, m.Position, m.Sequence, m.Time = e.ID, e.Position, e.Sequence, Timestamp(e.TimeUS)
-	m.Input, m.Revision, m.CascadeDepth = int(e.Input), e.Revision, e.CascadeDepth
-	m.Replay, m.Tombstone = e.Flags&abi.FlagReplay != 0, e.Kind == abi.KindTombstone
-}
-
 // keys finds the keys of messages whose input says so.
-func (p *Plugin) keys(frame []byte) (done int32) {
+func (p *Plugin) keys(b []byte) (done int32) {
 	defer func() {
 		switch cause := recover().(type) {
 		case nil:
@@ -108,27 +90,16 @@ func (p *Plugin) keys(frame []byte) (done int32) {
 			reportCause(cause)
 		}
 	}()
-	f, err := abi.ParseFrame(frame)
-	if err != nil {
-		panic("request frame: " + err.Error())
-	}
-	projection := p.projection(f.Consumer)
-	keys := &p.ctx.keys
-	var e abi.Entry
-	for {
-		more, err := f.Next(&e)
-		if err != nil {
-			panic("request frame: " + err.Error())
+	f, consumer := openFrame(b)
+	projection := p.projection(consumer)
+	keys, m := &p.ctx.keys, &p.msg
+	for f.left > 0 {
+		f.next(m)
+		if m.Input >= len(projection.getKeys) || projection.getKeys[m.Input] == nil {
+			panic("request frame: input " + strconv.Itoa(m.Input) + " has no key function")
 		}
-		if !more {
-			return done
-		}
-		if int(e.Input) >= len(projection.getKeys) || projection.getKeys[e.Input] == nil {
-			panic("request frame: input " + strconv.Itoa(int(e.Input)) + " has no key function")
-		}
-		p.msg.set(&e)
 		keys.buf, keys.count = append(keys.buf[:0], 0, 0, 0, 0), 0
-		if err := projection.getKeys[e.Input](&p.msg, keys); err != nil {
+		if err := projection.getKeys[m.Input](m, keys); err != nil {
 			status, reason := statusOf(err)
 			if status != abi.StatusIgnored {
 				bridge.Fail(int32(status), reason)
@@ -142,4 +113,5 @@ func (p *Plugin) keys(frame []byte) (done int32) {
 		}
 		done++
 	}
+	return done
 }

@@ -27,27 +27,31 @@ type table struct {
 // and from handlers: a row of the handler's own would have to be allocated for
 // each event, and such garbage makes a guest's memory grow.
 type scratch struct {
-	row   unsafe.Pointer
-	zero  func() // makes row Go's zero value
-	begin func() // makes row a new row: zero but for the defaults of the tags
+	row      unsafe.Pointer
+	before   unsafe.Pointer // the row as it was loaded
+	zero     func()         // makes row Go's zero value
+	begin    func()         // makes row a new row: zero but for the defaults of the tags
+	remember func()         // copies row to before
 }
 
 func newScratch[R any](typ *rowType) scratch {
-	row, start := new(R), new(R)
+	row, before, start := new(R), new(R), new(R)
 	for i := range typ.columns {
 		typ.columns[i].begin(unsafe.Pointer(start))
 	}
 	return scratch{
-		row:   unsafe.Pointer(row),
-		zero:  func() { *row = *new(R) },
-		begin: func() { *row = *start },
+		row:      unsafe.Pointer(row),
+		before:   unsafe.Pointer(before),
+		zero:     func() { *row = *new(R) },
+		begin:    func() { *row = *start },
+		remember: func() { *before = *row },
 	}
 }
 
 func (t *table) declare() abi.Table {
 	d := abi.Table{Name: t.name, Parent: t.parent, Child: t.child, Free: t.free}
 	for i := range t.columns {
-		d.Columns = append(d.Columns, t.columns[i].decl)
+		d.Columns = append(d.Columns, *t.columns[i].decl)
 	}
 	return d
 }
@@ -215,7 +219,7 @@ func (t *Children[R]) DeleteAll(c *Ctx) {
 func (t *Children[R]) List(c *Ctx, after string, limit int) iter.Seq2[string, R] {
 	return func(yield func(string, R) bool) {
 		c.list(t.t, after, limit, func(child string, b []byte) bool {
-			t.t.readRow(t.t.row, b, nil)
+			t.t.readRow(t.t.row, b)
 			return yield(child, *(*R)(t.t.row))
 		})
 	}
@@ -334,7 +338,7 @@ func (c *Ctx) read(t *table, key, child string) bool {
 	c.check(t)
 	b := c.get(t, key, child)
 	if b != nil {
-		t.readRow(t.row, b, nil)
+		t.readRow(t.row, b)
 	} else {
 		t.zero()
 	}

@@ -3,6 +3,8 @@ package projhost
 import (
 	"errors"
 	"time"
+
+	"github.com/projhost/projhost/sdk/go/json"
 )
 
 // Timestamp is a time in microseconds since 1970-01-01 UTC, as the host keeps
@@ -30,6 +32,12 @@ func (t Timestamp) AppendText(dst []byte) []byte {
 	us := int64(t) - int64(day)*microsPerDay
 	dst = append(day.AppendText(dst), 'T')
 	return append(TimeOfDay(us).AppendText(dst), 'Z')
+}
+
+// WriteJSON writes what String returns as a JSON string.
+func (t Timestamp) WriteJSON(w *json.Writer) {
+	var buf [48]byte
+	w.StringBytes(t.AppendText(buf[:0]))
 }
 
 const microsPerDay = 24 * 60 * 60 * 1_000_000
@@ -178,6 +186,12 @@ func (d Date) AppendText(dst []byte) []byte {
 	return appendTwo(append(dst, '-'), day)
 }
 
+// WriteJSON writes what String returns as a JSON string.
+func (d Date) WriteJSON(w *json.Writer) {
+	var buf [48]byte
+	w.StringBytes(d.AppendText(buf[:0]))
+}
+
 // TimeOfDay is a time of day in microseconds since midnight.
 type TimeOfDay int64
 
@@ -192,6 +206,12 @@ func (t TimeOfDay) AppendText(dst []byte) []byte {
 	dst = appendTwo(append(dst, ':'), seconds%60)
 	dst = appendTwo(append(dst, '.'), us/10_000)
 	return appendTwo(appendTwo(dst, us/100%100), us%100)
+}
+
+// WriteJSON writes what String returns as a JSON string.
+func (t TimeOfDay) WriteJSON(w *json.Writer) {
+	var buf [48]byte
+	w.StringBytes(t.AppendText(buf[:0]))
 }
 
 // UUID is a UUID's 16 bytes.
@@ -233,6 +253,12 @@ func (id UUID) AppendText(dst []byte) []byte {
 		dst = append(dst, hex[b>>4], hex[b&15])
 	}
 	return dst
+}
+
+// WriteJSON writes what String returns as a JSON string.
+func (id UUID) WriteJSON(w *json.Writer) {
+	var buf [48]byte
+	w.StringBytes(id.AppendText(buf[:0]))
 }
 
 // JSON is a JSON document kept byte for byte. Nil is null.

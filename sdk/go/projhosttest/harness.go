@@ -1,5 +1,3 @@
-//go:build !wasip1
-
 // Package projhosttest runs a plugin in a Go test, without WebAssembly and
 // without a host: events go through the plugin's handlers into tables in memory,
 // by the same frames, ops and rules as in a host, and come out as rows to
@@ -316,6 +314,10 @@ func (c *call) Done(index, status int32, ops []byte) int32 {
 	case s == abi.StatusOK:
 		if err := c.fold(ops); err != nil {
 			return c.failed(abi.CodeMalformed, err.Error())
+		}
+	default:
+		if r := abi.ReadOps(ops, c.consumer.Shape); r.Len() > 0 {
+			return c.failed(abi.CodeMalformed, "an ignored message carries ops")
 		}
 	}
 	c.done++

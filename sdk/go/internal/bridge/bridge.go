@@ -14,6 +14,9 @@ type Host interface {
 	Random(b []byte)
 }
 
+// Current is the host of plugins outside Wasm; inside, nothing looks at it.
+var Current Host
+
 // Guest is a plugin as its host sees it: the exports of ABI v1.
 type Guest interface {
 	Describe() []byte

@@ -2,9 +2,6 @@
 
 package bridge
 
-// Current is the host of plugins outside Wasm.
-var Current Host
-
 // The functions below are those of the wasip1 build.
 
 func Done(index, status int32, ops []byte) int32 { return Current.Done(index, status, ops) }
