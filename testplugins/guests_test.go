@@ -183,8 +183,8 @@ func TestMemoryDoesNotGrow(t *testing.T) {
 func TestFailuresOfAGoGuest(t *testing.T) {
 	m := start(t, guest.Build(t, "testplugins/poison"))
 	for how, want := range map[string]struct {
-		status abi.Status
-		reason string
+		status abi.Status // 0: it traps
+		words  string     // of fail, or of what the runtime writes when it gives up
 	}{
 		"reject":    {abi.StatusReject, "the message says so"},
 		"error":     {abi.StatusReject, "a handler's error"},
@@ -196,35 +196,43 @@ func TestFailuresOfAGoGuest(t *testing.T) {
 		"panic":     {0, "panic: the message says so at poison/main.go:"},
 		"nil":       {0, "panic: runtime error: invalid memory address or nil pointer dereference at poison/main.go:"},
 		"index":     {0, "panic: runtime error: index out of range [17] with length 16 at poison/main.go:"},
+		"stack":     {0, "out of memory"},
+		"memory":    {0, "out of memory"},
 	} {
 		clear(m.rows)
 		m.instantiate()
+		m.log = nil
 		entry := func(key, data string) abi.Entry {
 			return abi.Entry{Key: key, AggregateID: key, AggregateType: "x", TypeName: "y", Type: abi.TypeByName, Data: []byte(data)}
 		}
 		done, err := m.batch(0, []abi.Entry{entry("a", "{}"), entry("b", `{"fail":"`+how+`"}`), entry("c", "{}")})
 		require.Equal(t, 1, done, how)
-		require.Contains(t, m.reason, want.reason, how)
+		require.Contains(t, m.reason+strings.Join(m.log, ""), want.words, how)
 		require.Len(t, m.rows, 1, how)
 		if want.status != 0 {
 			require.NoError(t, err, how)
 			require.Equal(t, want.status, m.status, how)
 			continue
 		}
-		require.ErrorContains(t, err, "proc_exit", how)
+		require.Error(t, err, how)
 	}
 }
 
 func BenchmarkGuests(b *testing.B) {
-	for _, plugin := range []string{"loans", "accounts"} {
-		log := loanMessages(20_000)
-		if plugin == "accounts" {
-			log = accountMessages(20_000, 10_000)
-		}
-		m := start(b, guest.Build(b, "testplugins/"+plugin))
+	loans, accounts := loanMessages(20_000), accountMessages(20_000, 10_000)
+	for _, g := range []struct {
+		name string
+		wasm []byte
+		log  messages
+	}{
+		{"loans", guest.Build(b, "testplugins/loans"), loans},
+		{"accounts", guest.Build(b, "testplugins/accounts"), accounts},
+		{"accounts-c", committedC(b), accounts},
+	} {
+		m := start(b, g.wasm)
 		for consumer, c := range m.manifest.Consumers {
 			for _, size := range []int{256, 1000} {
-				b.Run(fmt.Sprintf("%s/%s/batch=%d", plugin, c.Name, size), func(b *testing.B) { m.measure(b, consumer, log, size) })
+				b.Run(fmt.Sprintf("%s/%s/batch=%d", g.name, c.Name, size), func(b *testing.B) { m.measure(b, consumer, g.log, size) })
 			}
 		}
 	}
@@ -239,11 +247,19 @@ func (m *machine) measure(b *testing.B, consumer int, log messages, size int) {
 	clear(m.rows)
 	m.instantiate()
 	m.replaying, m.answers = false, nil
+	var best []time.Duration // of each batch, over all rounds
 	run := func(entries []abi.Entry) {
+		i := 0
 		for batch := range slices.Chunk(entries, size) {
+			start := time.Now()
 			if done, err := m.batch(consumer, batch); err != nil || done != len(batch) {
 				b.Fatal(done, err, m.reason)
 			}
+			if i == len(best) {
+				best = append(best, time.Hour)
+			}
+			best[i] = min(best[i], time.Since(start))
+			i++
 		}
 	}
 	run(entries[:half])
@@ -253,14 +269,21 @@ func (m *machine) measure(b *testing.B, consumer int, log messages, size int) {
 	defer func() { m.replaying = false }()
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	best = nil
 	start := cpuTime()
 	for b.Loop() {
 		m.answer = 0
 		run(entries[half:])
 	}
-	events := float64(b.N) * float64(len(entries)-half)
-	b.ReportMetric(float64((cpuTime()-start).Nanoseconds())/events, "cpu-ns/event")
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/events, "ns/event")
+	perRound := float64(len(entries) - half)
+	b.ReportMetric(float64((cpuTime()-start).Nanoseconds())/float64(b.N)/perRound, "cpu-ns/event")
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/perRound, "ns/event")
+	// What neighbours on the machine take away is least in a batch's best round.
+	var sum time.Duration
+	for _, d := range best {
+		sum += d
+	}
+	b.ReportMetric(float64(sum.Nanoseconds())/perRound, "best-ns/event")
 	b.ReportMetric(float64(m.module.Memory().Size()>>10), "KiB")
 	b.ReportMetric(0, "ns/op")
 }

@@ -57,11 +57,15 @@ type tableKey struct {
 
 const regionSize = 5 << 20 / 4 // room for an event of 1 MiB
 
+// compiled keeps modules that several tests use from being compiled again.
+var compiled = wazero.NewCompilationCache()
+
 // start compiles and instantiates a module, as a host does.
 func start(t testing.TB, wasm []byte) *machine {
 	t.Helper()
 	ctx := t.Context()
-	m := &machine{t: t, rows: map[tableKey]readmodel.Row{}, runtime: wazero.NewRuntime(ctx)}
+	m := &machine{t: t, rows: map[tableKey]readmodel.Row{},
+		runtime: wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfig().WithCompilationCache(compiled).WithMemoryLimitPages(1024))}
 	t.Cleanup(func() { _ = m.runtime.Close(context.Background()) })
 	m.hostModules(ctx)
 	var err error

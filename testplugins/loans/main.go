@@ -77,7 +77,11 @@ func apply(c *projhost.Ctx, m *projhost.Message, a *Application) error {
 			if err != nil {
 				return projhost.Reject("/case/AMOUNT_REQ: " + err.Error())
 			}
-			a.Amount = projhost.Some(amount)
+			cents, ok := amount.Rescale(2)
+			if !ok {
+				return projhost.Reject("/case/AMOUNT_REQ: " + amount.String() + " has more than 2 digits behind the point")
+			}
+			a.Amount = projhost.Some(cents)
 		}
 	}
 	a.Events++
@@ -116,8 +120,8 @@ func resourceOf(data json.Value) (string, error) {
 func (a *Application) state(w *json.Writer) projhost.JSON {
 	w.BeginObject()
 	w.Name("amount")
-	if amount, ok := a.Amount.V.Rescale(2); ok && a.Amount.Valid {
-		w.String(amount.String())
+	if a.Amount.Valid {
+		a.Amount.V.WriteJSON(w)
 	} else {
 		w.Null()
 	}

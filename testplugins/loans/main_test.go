@@ -79,7 +79,7 @@ func TestWhatCannotBeAppliedSaysWhy(t *testing.T) {
 	require.EqualError(t, err, `projection applications: A_SUBMITTED loan-application/1: reject: `+
 		`/case/AMOUNT_REQ: want a decimal number, have a string: "a lot"`)
 	err = h.Try(event("1", "A_SUBMITTED", `{"case":{"AMOUNT_REQ":"0.001"}}`))
-	require.ErrorContains(t, err, "column amount: 0.001 has more than 2 digits behind the point")
+	require.ErrorContains(t, err, "/case/AMOUNT_REQ: 0.001 has more than 2 digits behind the point")
 	err = h.Try(event("1", "A_SUBMITTED", `{"org:resource":{}}`))
 	require.ErrorContains(t, err, "/org:resource is an object")
 	require.Empty(t, h.Row("applications", "1"))
