@@ -47,8 +47,9 @@ type consumer struct {
 	retrying      map[*reporter]error
 	retryingSince time.Time // of the first of them
 	stored        store.Consumer
-	session       *session      // the latest; nil before the first
-	moved         chan struct{} // closed when something was applied or the state changed
+	term          *partition.Term // the latest claim; nil before the first
+	session       *session        // the latest; nil before the first
+	moved         chan struct{}   // closed when something was applied or the state changed
 }
 
 // session is the work of a consumer between a claim and the end of its lanes.
@@ -141,10 +142,11 @@ func (c *consumer) run(ctx, stop context.Context) {
 		report(err)
 		if err := restarts.Again(stop, err); err != nil {
 			var exhausted *retry.ExhaustedError
-			if errors.As(err, &exhausted) {
-				c.halted(stop, store.Halt{
-					Reason: store.HaltApplyError, Code: int(abi.CodeDatabase), Message: err.Error(), Digest: c.plugin.Module.Digest(),
-				})
+			if errors.As(err, &exhausted) && !c.halted(stop, store.Halt{
+				Reason: store.HaltApplyError, Code: int(abi.CodeDatabase), Message: err.Error(), Digest: c.plugin.Module.Digest(),
+			}) {
+				restarts.Done()
+				continue
 			}
 			return
 		}
@@ -178,6 +180,9 @@ func (c *consumer) open(ctx context.Context) (*session, uint64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
+	c.mu.Lock()
+	c.term = term
+	c.mu.Unlock()
 	// Read under the new generation: nobody else moves them any more.
 	checkpoints, err := h.deps.Store.Checkpoints(ctx, c.stored.Build)
 	if err != nil {
@@ -397,14 +402,14 @@ func (c *consumer) halted(stop context.Context, h store.Halt) bool {
 		m.Halted(c.id.String(), h.Reason)
 	}
 	c.mu.Lock()
-	s := c.session
+	term := c.term
 	c.mu.Unlock()
-	if s == nil {
+	if term == nil {
 		return true
 	}
 	loop := c.host.policy().NewLoop(nil)
 	for {
-		err := c.host.deps.Store.Halt(context.WithoutCancel(stop), c.id, s.term.Lease(h.Partition), h)
+		err := c.host.deps.Store.Halt(context.WithoutCancel(stop), c.id, term.Lease(h.Partition), h)
 		switch {
 		case err == nil:
 			return true

@@ -400,6 +400,34 @@ func TestLeaseLostAndIncarnation(t *testing.T) {
 	})
 }
 
+// An error of a kind nobody knows halts its consumer where it does not go away,
+// also between two sessions, and the halt is recorded under the latest claim: a
+// consumer never just stops.
+func TestUnknownErrorBetweenSessionsHalts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		h := start(t, st, nil, counter("c"))
+		synctest.Wait()
+		st.SetFault(func(call string, _ int) (error, error) {
+			if call == "Checkpoints" {
+				return errors.New("the record does not read"), nil
+			}
+			return nil, nil
+		})
+		st.Steal(1)
+		st.Append(someEvents(1)...)
+		time.Sleep(time.Hour) // virtual time
+		s := status(t, h, "c")
+		require.Equal(t, host.StateHalted, s.State)
+		require.Contains(t, s.Halt.Message, "the record does not read")
+		con, err := st.Consumer(t.Context(), projection("c"))
+		require.NoError(t, err)
+		require.Equal(t, store.StateHalted, con.State)
+		require.NoError(t, h.stop())
+	})
+}
+
 // A message whose keys cannot be told halts the consumer with everything before
 // it applied, and no checkpoint passes it; a module that can tell goes on.
 func TestUnresolvedKeys(t *testing.T) {
