@@ -174,6 +174,9 @@ func (h *Host) run(ctx context.Context) error {
 	defer h.leave(ctx)
 	h.holder = partition.NewHolder(h.deps.Store, h.id, info.Partitions)
 	if err := h.subscribe(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // told to stop while it started
+		}
 		return err
 	}
 	h.log.Info("started", "instance", h.id, "partitions", info.Partitions, "plugins", len(h.plugins), "consumers", len(h.consumers))

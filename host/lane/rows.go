@@ -359,7 +359,7 @@ func (r *rows) drop(n *row) {
 
 // forgetFamily drops a family that says nothing the database does not.
 func (r *rows) forgetFamily(f *family) {
-	if len(f.children) == 0 && f.emptiedIn <= r.committed && !f.listed {
+	if len(f.children) == 0 && f.emptiedIn <= r.committed && !f.listed && f.table.families[f.key] == f {
 		delete(f.table.families, f.key)
 		r.bytes -= familyBytes + len(f.key)
 	}

@@ -479,6 +479,9 @@ func (s *Store) apply(batch *store.Batch) error {
 		moved[m.Partition] = true
 	}
 	for _, w := range batch.Tables {
+		if w.Table.Table.Free && !leased[0] {
+			s.breach("free table %s is written without the lease of partition 0, its fence", w.Table.Physical)
+		}
 		if err := s.check(b, w, moved); err != nil {
 			return err
 		}
