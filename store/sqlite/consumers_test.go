@@ -241,6 +241,8 @@ func TestSubscribeAdoptsTables(t *testing.T) {
 	x.apply(x.put("old", 50), x.put("new", 7))
 	require.Equal(t, map[string]int64{"old": 50, "older": 6, "new": 7}, x.rows())
 	require.Equal(t, []string{"new", "old", "older"}, s.texts(t, `SELECT "key" FROM users_own ORDER BY 1`))
+	require.Equal(t, []string{`CREATE VIEW users_own AS SELECT "key" FROM accounts`}, s.texts(t, `SELECT sql FROM sqlite_schema WHERE name = 'users_own'`),
+		"a user's view reads the public name, not one build's table")
 	require.Equal(t, []string{"note"}, s.texts(t, `SELECT mine FROM accounts__b1 WHERE "key" = 'old'`))
 	subscribe(t, s, d)
 }

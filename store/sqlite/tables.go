@@ -75,7 +75,16 @@ func (s *Store) adopt(tx *tx, t *readmodel.Table, name, public, physical string)
 	if err := checkShape(tx.conn, name, t); err != nil {
 		return err
 	}
-	if err := tx.script("ALTER TABLE " + quote(name) + " RENAME TO " + quote(physical)); err != nil {
+	// By itself SQLite would change users' views along with the name, and they
+	// would read this build's table for ever.
+	if err := tx.script("PRAGMA legacy_alter_table = ON"); err != nil {
+		return err
+	}
+	err := tx.script("ALTER TABLE " + quote(name) + " RENAME TO " + quote(physical))
+	if e := tx.script("PRAGMA legacy_alter_table = OFF"); err == nil {
+		err = e
+	}
+	if err != nil {
 		return err
 	}
 	return createView(tx, public, physical, t)
