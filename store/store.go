@@ -58,11 +58,12 @@ type EventLog interface {
 	Commit(ctx context.Context, c Commit) (CommitResult, error)
 
 	// Import appends events of any streams at their streams' ends, all in one
-	// transaction. Every event carries an id (the caller derives one, H28). An event already stored in
-	// the same stream with equal content is counted as already there and its
-	// position given; with other content, or in another stream, it is a
-	// *DuplicateEventError naming its index, and nothing of the call is
-	// stored. A given Sequence that does not match is an *InvalidError.
+	// transaction. Every event carries an id (the caller derives one where it
+	// has none). An event already stored in the same stream with equal content
+	// is counted as already there and its position given; with other content,
+	// or in another stream, it is a *DuplicateEventError naming its index, and
+	// nothing of the call is stored. A given Sequence that does not match is
+	// an *InvalidError.
 	Import(ctx context.Context, events []ImportEvent) (ImportResult, error)
 
 	// ReadStream returns up to limit events of a stream with sequence ≥ from,
@@ -94,7 +95,7 @@ type Topics interface {
 	// that this process knows of. It shortens a poll and proves nothing.
 	Wake(topic string) <-chan struct{}
 	// Incarnation rises whenever what this process has read from the database
-	// may no longer be true (H3). Whoever holds pages, cursors or cached rows
+	// may no longer be true. Whoever holds pages, cursors or cached rows
 	// of a lower one drops them.
 	Incarnation() uint64
 }
@@ -188,8 +189,8 @@ type ReadModels interface {
 	// the given row (not null there). ErrNotFound.
 	FindUnique(ctx context.Context, t TableRef, column int, row readmodel.Row) (StoredRow, error)
 	// View opens a consistent read of a consumer's live build: the live
-	// pointer, its checkpoints and rows come from one snapshot (H10). The
-	// caller closes it soon; no client is written to while it is open (H7).
+	// pointer, its checkpoints and rows come from one snapshot. The
+	// caller closes it soon; no client is written to while it is open.
 	View(ctx context.Context, id ConsumerID) (ReadView, error)
 }
 

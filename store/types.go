@@ -13,7 +13,7 @@ const (
 	DefaultCodecVersion = 1
 )
 
-// Limits of decision 3: identifiers are valid UTF-8 of 1 to 255 code points,
+// Limits: identifiers are valid UTF-8 of 1 to 255 code points,
 // without U+0000 and without trailing U+0020.
 const IdentifierMax = 255
 
@@ -150,7 +150,7 @@ type Page struct {
 	From        int64
 	To          int64
 	End         int64 // the high-water mark the page was read under
-	Start       int64 // topic_start, read no earlier than the page (H11)
+	Start       int64 // topic_start, read no earlier than the page
 	Incarnation uint64
 	Events      []Event
 }
