@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -170,6 +171,22 @@ func TestRefusedBatchTakesTheNextWithIt(t *testing.T) {
 		require.ErrorAs(t, r.settle(t.Context()), &halt)
 		require.Equal(t, int64(1), halt.Halt.Position)
 	})
+}
+
+// A guest that gets fewer children than it asked for knows that there are no
+// more: the host does not cut an answer short by a bound of its own.
+func TestListGivesWhatIsAskedFor(t *testing.T) {
+	t.Parallel()
+	var children strings.Builder
+	for i := range 1500 {
+		fmt.Fprintf(&children, "k%04d ", i)
+	}
+	r := newRig(t, script("a", children.String()), script("a", "L1400"))
+	r.cfg.Batch = 1
+	want := newNaive(r.tables)
+	want.fold(t, r.events)
+	require.NoError(t, r.settle(t.Context()))
+	r.requireRows(want)
 }
 
 // A message that only fails in company is an ordinary one, and what it did

@@ -102,6 +102,10 @@ func handle(c *fake.Call, e *abi.Entry) (abi.Status, *plugins.Failure) {
 			list := strings.Join(c.List(tableChild, "", strconv.Itoa(from), 3), ",")
 			c.Begin(abi.OpPatch, tableOwn, "", "")
 			c.Ops.Text(1, list)
+		case 'L': // count the children that one answer lists
+			limit, _ := strconv.Atoi(arg)
+			c.Begin(abi.OpPatch, tableOwn, "", "")
+			c.Ops.Int(0, int64(len(c.List(tableChild, "", "", limit))))
 		case 'M': // take a value that is unique
 			c.Begin(abi.OpUpsert, tableUnique, "", "")
 			c.Ops.Text(0, arg)

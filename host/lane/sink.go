@@ -237,8 +237,9 @@ func (s *sink) table(index uint16) (*table, error) {
 	return s.rows.tables[index], nil
 }
 
-// listMax bounds one answer of List.
-const listMax = 1000
+// listMax bounds one answer of List. A guest may ask for as many: one that gets
+// fewer than it asked for takes it that there are no more.
+const listMax = 10_000
 
 // List merges what the database has with what it does not have yet. It reads a
 // page, never all children.
