@@ -259,7 +259,7 @@ func (c *call) take(status abi.Status, b []byte) int32 {
 }
 
 func (c *call) give(index int, status abi.Status, b []byte) (err error) {
-	c.outside = true
+	c.leave()
 	if c.phase == phaseKeys {
 		c.keys = c.keys[:0]
 		err = abi.ReadKeys(b, func(key []byte) error {
@@ -272,7 +272,7 @@ func (c *call) give(index int, status abi.Status, b []byte) (err error) {
 	} else {
 		err = c.sink.Done(index, status, b)
 	}
-	c.outside = false
+	c.enter()
 	if err == nil {
 		c.given++
 	}
@@ -300,8 +300,8 @@ func (c *call) get(table, keyPtr, keyLen, outPtr, outCap uint32) int64 {
 	return c.fit(row, out)
 }
 
-// leave and enter are called around questions about rows, which may wait for a
-// database.
+// leave and enter are called around the sink, which may wait for a database:
+// for the rows a guest asks for, and for those a result is folded onto.
 func (c *call) leave() {
 	c.outside = true
 	c.clock.enter()

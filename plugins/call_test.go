@@ -379,6 +379,28 @@ func TestTimeInTheSinkIsAllowedFor(t *testing.T) {
 	requireHealthy(t, i)
 }
 
+// The same goes for a sink that takes its time over a result, which may need a
+// row that the guest never asked for.
+func TestTimeOfAResultIsAllowedFor(t *testing.T) {
+	s := testSettings()
+	s.Timeout = shortTimeout
+	i := newInstance(t, load(t, Compile, hostile(t, "misuse"), s))
+	sink := &slowResults{recorder: newRecorder(), wait: shortTimeout * 3 / 4}
+	_, fail, err := i.Apply(t.Context(), 0, entries("o", "o", "o"), sink)
+	require.NoError(t, err)
+	require.Nil(t, fail)
+}
+
+type slowResults struct {
+	*recorder
+	wait time.Duration
+}
+
+func (s *slowResults) Done(index int, status abi.Status, ops []byte) error {
+	time.Sleep(s.wait) // stands for a database: the engine's clock is the wall's
+	return s.recorder.Done(index, status, ops)
+}
+
 type slowSink struct {
 	*recorder
 	wait time.Duration
