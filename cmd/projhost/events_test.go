@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -82,6 +83,24 @@ func TestImportOfLinesWithoutID(t *testing.T) {
 	require.Contains(t, p.run("", "import", "--as", "m", "monday.jsonl").ok(), "3 events stored in")
 	p.write("monday.jsonl", anonymous+anonymous+anonymous+line(id1, "1", "T", "1"))
 	require.Contains(t, p.run("", "import", "--as", "m", "monday.jsonl").ok(), "1 event stored, 3 without id already there")
+}
+
+// A file that had to be mended is still the same import, under the name that
+// the error gives: lines without id are not stored twice.
+func TestImportGoesOnAfterMending(t *testing.T) {
+	p := newPlace(t)
+	good := `{"aggregate_type":"a","aggregate_id":"1","type":"t","data":1}` + "\n"
+	p.write("events.jsonl", good+good+"{oops\n"+good)
+	o := p.run("", "import", "events.jsonl")
+	as := regexp.MustCompile(`import again with --as "(events\.jsonl@[0-9a-f]+)"`).FindStringSubmatch(o.stderr)
+	require.NotNil(t, as, o.stderr)
+	p.write("events.jsonl", good+good+good+good)
+	require.Contains(t, p.run("", "import", "events.jsonl", "--as", as[1]).ok(), "2 events stored, 2 without id already there")
+
+	p.write("bad.jsonl", good)
+	o = p.run("", "import", "bad.jsonl", "--skip-bad", "bad.jsonl")
+	require.Contains(t, o.stderr, "would overwrite the file that is imported")
+	require.Equal(t, good, p.read("bad.jsonl"))
 }
 
 // The first bad line ends the import; everything before it is stored, nothing

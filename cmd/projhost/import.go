@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -88,6 +89,11 @@ func (c *cli) importFiles(ctx context.Context, files []string, name, skipBad str
 		im.namer = jsonl.NewNamer(name)
 	}
 	if skipBad != "" {
+		for _, file := range files {
+			if sameFile(file, skipBad) {
+				return usage("--skip-bad %s would overwrite the file that is imported: name another", skipBad)
+			}
+		}
 		f, err := os.Create(skipBad)
 		if err != nil {
 			return fmt.Errorf("--skip-bad: %w", err)
@@ -124,6 +130,12 @@ func (c *cli) importFiles(ctx context.Context, files []string, name, skipBad str
 	return err
 }
 
+func sameFile(a, b string) bool {
+	fa, errA := os.Stat(a)
+	fb, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(fa, fb)
+}
+
 // totalSize is the size of all files, -1 if one has none.
 func totalSize(files []string) int64 {
 	total := int64(0)
@@ -148,6 +160,8 @@ type importer struct {
 	summary importSummary
 
 	name    string // of the file, for messages
+	own     string // the name its import has by its text, "" with --as
+	hangs   bool   // ids of stored lines hang on that name
 	decoder jsonl.Decoder
 	batch   []importLine
 	bytes   int
@@ -177,8 +191,9 @@ func (im *importer) file(file string, ownName bool) (err error) {
 	if err != nil {
 		return fmt.Errorf("%s: %w", im.name, err)
 	}
-	if ownName {
-		im.namer = jsonl.NewNamer(jsonl.Name(file, r.Head()))
+	if im.hangs = false; ownName {
+		im.own = jsonl.Name(file, r.Head())
+		im.namer = jsonl.NewNamer(im.own)
 	}
 	for {
 		line, err := r.Next()
@@ -216,8 +231,16 @@ func (im *importer) stop(line int, why error) error {
 	return im.lineError(line, why)
 }
 
+// lineError says how to go on. Mending a line changes the text that a file's
+// import is named by, and with the name the ids of lines that have none: those
+// before the line would be stored twice if the name were not kept.
 func (im *importer) lineError(line int, why error) error {
-	return fmt.Errorf("import %s: line %d: %w (%s before it; mend the line and import again, or pass bad lines with --skip-bad FILE)", im.name, line, why, im.summary.before())
+	again := "import again"
+	if im.own != "" && im.hangs {
+		again = fmt.Sprintf("import again with --as %q", im.own)
+	}
+	return fmt.Errorf("import %s: line %d: %w (%s before it; mend the line and %s, or pass bad lines with --skip-bad FILE)",
+		im.name, line, why, im.summary.before(), again)
 }
 
 // skip writes a bad line as it stands; line is nil for one that was too long.
@@ -323,6 +346,7 @@ func (im *importer) send(batch []importLine) error {
 		return fmt.Errorf("decode the answer: %w", err)
 	}
 	im.summary.Stored += int64(res.Stored)
+	im.hangs = im.hangs || slices.ContainsFunc(batch, func(l importLine) bool { return l.derived })
 	for _, i := range res.There {
 		if i >= 0 && i < len(batch) && batch[i].derived {
 			im.summary.AlreadyByLine++
