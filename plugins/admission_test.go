@@ -43,7 +43,7 @@ func TestAdmissionReasons(t *testing.T) {
 		{"trap-initialize", testSettings(), []string{"_initialize fails: trap: unreachable in boot, called by start"}},
 		{"trap-describe", testSettings(), []string{"ph_describe fails: trap: no manifest today (unreachable in ph_describe)"}},
 		{"trap-alloc", testSettings(), []string{"ph_alloc fails: trap: integer divide by zero in ph_alloc"}},
-		{"loop-initialize", short, []string{"_initialize fails: out of time: it took longer than 300ms"}},
+		{"loop-initialize", short, []string{"_initialize fails: out of time: it took longer than 500ms"}},
 		{"alloc-none", testSettings(), []string{"ph_alloc(2) for the configuration returned 0: no room in a memory of at most 4194304 bytes (memory_limit)",
 			"ph_alloc(262144) for frames (frame_max) returned 0"}},
 		{"alloc-outside", testSettings(), []string{"returned 0xfffffff0: that region is not inside the memory of 327680 bytes", "frames (frame_max)"}},

@@ -83,7 +83,7 @@ func entriesFrom(first int, data ...string) []abi.Entry {
 	for i := range es {
 		n := first + i
 		es[i] = abi.Entry{
-			Position: uint64(100 + n), Sequence: uint64(n + 1), TimeUS: int64(1_700_000_000_000_000 + n*1_000_000),
+			Position: uint64(100 + n), Sequence: uint64(n + 1), TimeUS: 1_700_000_000_000_000 + int64(n)*1_000_000,
 			Type: abi.TypeByName, Key: fmt.Sprintf("key-%d", n), TypeName: "Happened",
 			AggregateType: "thing", AggregateID: fmt.Sprintf("thing-%d", n), Data: []byte(data[i]),
 		}
@@ -174,4 +174,4 @@ func requireHealthy(t testing.TB, i *Instance) {
 
 // shortTimeout is a limit that no healthy call of a test reaches and that a
 // test of a looping guest does not wait long for.
-const shortTimeout = 300 * time.Millisecond
+const shortTimeout = 500 * time.Millisecond

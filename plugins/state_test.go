@@ -132,7 +132,7 @@ func TestTimeAndRandomFollowTheEntry(t *testing.T) {
 		}
 		seen := map[string]bool{}
 		for k, ops := range first {
-			us := uint64(1_700_000_000_000_000 + k*1_000_000)
+			us := 1_700_000_000_000_000 + uint64(k)*1_000_000
 			require.Equal(t, u64(us)+u64(us*1000)+u64(us*1000+1000)+u64(us*1000+2000), ops[:32])
 			require.False(t, seen[ops[32:48]], "random bytes twice")
 			seen[ops[32:48]] = true
