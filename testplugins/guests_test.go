@@ -125,6 +125,9 @@ func compareLoans(t *testing.T, log messages) {
 // readLoans reads the real log.
 func readLoans(t testing.TB) messages {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("not run on real input: -short")
+	}
 	path := os.Getenv("PROJHOST_TEST_LOANS")
 	if path == "" {
 		if slices.Contains(strings.Split(os.Getenv("PROJHOST_TEST_REQUIRE"), ","), "loans") {

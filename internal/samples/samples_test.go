@@ -71,7 +71,7 @@ func TestAccountsAreOpenedFirstAndNeverOverdrawn(t *testing.T) {
 	balances := map[string]float64{}
 	types := map[string]int{}
 	size := 0
-	for e := range Accounts(50_000, 1000) {
+	for e := range Accounts(10_000, 300) {
 		types[e.Type]++
 		size += len(e.Data)
 		var data struct {
@@ -97,7 +97,7 @@ func TestAccountsAreOpenedFirstAndNeverOverdrawn(t *testing.T) {
 		balances[e.AggregateID] = balance
 	}
 	require.Len(t, types, 4)
-	require.InDelta(t, 190, size/50_000, 30, "bytes of data an event")
+	require.InDelta(t, 190, size/10_000, 30, "bytes of data an event")
 }
 
 func TestLoansHaveTheShapeOfTheRealLog(t *testing.T) {
