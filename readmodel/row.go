@@ -32,6 +32,10 @@ type Write struct {
 	Position  int64     // of the last message that changed the row
 	UpdatedUS int64     // recorded time of that message, microseconds UTC
 	Exists    Existence // what the writer knows of the row in the database
+	// Before is the row in the database, nil if there is none or the writer does
+	// not know. Like Exists it may only choose between statements that are all
+	// right.
+	Before Row
 }
 
 // Existence is what the lane knows of a row before its write. Drivers may use

@@ -15,6 +15,7 @@ import (
 // Arguments, in the order of the placeholders:
 //
 //	Upsert, Insert   RowArgs
+//	Update           UpdateArgs
 //	Delete           KeyArgs
 //	DeleteChildren   the parent's key
 //	Get              KeyArgs, the epoch
@@ -32,8 +33,13 @@ type Statements struct {
 	// every row it is about to change and then inserts, so that a value may
 	// move from one row to another, and a clash is an error and never an
 	// overwritten row.
-	Upsert         string
-	Insert         string
+	Upsert string
+	Insert string
+	// Update changes a row that exists, all but its indexed columns: it is for
+	// rows that are as before in those ([Statements.Updates]). An engine that
+	// rewrites the index entries of every column it is told to set, changed or
+	// not, leaves the indexes alone then. It changes no row if there is none.
+	Update         string
 	Delete         string
 	DeleteChildren string // child tables only
 	Get            string
@@ -53,6 +59,7 @@ func (d *Dialect) Statements(physical string, t *Table) *Statements {
 	if !t.Unique {
 		s.Upsert = d.upsert(s)
 	}
+	s.Update = s.update()
 	s.Delete = "DELETE FROM " + d.Quote(physical) + " WHERE " + byKey
 	s.Get = from + byKey + " AND " + s.current(n+1)
 	if t.Parent != nil {
@@ -140,6 +147,45 @@ func (s *Statements) assignments(value func(quoted string, n int) string) string
 		set = append(set, quoted+" = "+value(quoted, i+1))
 	}
 	return strings.Join(set, ", ")
+}
+
+func (s *Statements) update() string {
+	d, t := s.Dialect, s.Table
+	var set []string
+	add := func(name string) { set = append(set, d.Quote(name)+" = "+d.placeholder(len(set)+1)) }
+	for i := range t.Columns {
+		if c := &t.Columns[i]; !c.Index {
+			add(c.Name)
+		}
+	}
+	for _, name := range []string{PositionColumn, UpdatedColumn, EpochColumn} {
+		add(name)
+	}
+	return "UPDATE " + d.Quote(s.Physical) + " SET " + strings.Join(set, ", ") + " WHERE " + s.byKey(len(set)+1)
+}
+
+// Updates tells whether Update is right for a write: the row is there, and the
+// write leaves its indexed columns as they are.
+func (s *Statements) Updates(w *Write) bool {
+	return w.Exists == Present && w.Before != nil && w.Row != nil && s.Table.sameIndexed(w.Before, w.Row)
+}
+
+// sameIndexed tells whether two rows are alike in all indexed columns. Canonical
+// values are equal if their bytes are.
+func (t *Table) sameIndexed(a, b Row) bool {
+	i, ok := t.start(a)
+	j, also := t.start(b)
+	if !ok || !also {
+		return false
+	}
+	for c := range t.Columns {
+		n, m := valueSize(a[i:]), valueSize(b[j:])
+		if n == 0 || m == 0 || t.Columns[c].Index && string(a[i:i+n]) != string(b[j:j+m]) {
+			return false
+		}
+		i, j = i+n, j+m
+	}
+	return true
 }
 
 // onConflictUpdate upserts by the primary key and no other index.
@@ -250,6 +296,26 @@ func (s *Statements) RowArgs(dst []any, w *Write, epoch int64) ([]any, error) {
 		dst = s.sortArgs(dst, w.Row)
 	}
 	return append(dst, w.Position, w.UpdatedUS, epoch), nil
+}
+
+// UpdateArgs appends the arguments of Update.
+func (s *Statements) UpdateArgs(dst []any, w *Write, epoch int64) ([]any, error) {
+	t := s.Table
+	off, ok := t.start(w.Row)
+	if !ok {
+		return dst, t.errNotRow()
+	}
+	for i := range t.Columns {
+		n := valueSize(w.Row[off:])
+		if n == 0 {
+			return dst, t.errNotRow()
+		}
+		if !t.Columns[i].Index {
+			dst = append(dst, s.Dialect.argument(w.Row[off:off+n]))
+		}
+		off += n
+	}
+	return s.KeyArgs(append(dst, w.Position, w.UpdatedUS, epoch), w.Key), nil
 }
 
 func (s *Statements) sortArgs(dst []any, row Row) []any {

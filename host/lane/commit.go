@@ -38,7 +38,7 @@ func (l *Lane) seal() {
 		w := &l.outTables[n.table.ref.Table.Index]
 		w.Writes = append(w.Writes, readmodel.Write{
 			Key: readmodel.Key{Key: n.key, Child: n.child},
-			Row: n.value, Position: n.pos, UpdatedUS: n.us, Exists: n.exists,
+			Row: n.value, Position: n.pos, UpdatedUS: n.us, Exists: n.exists, Before: n.stored,
 		})
 	}, func(f *family) {
 		w := &l.outTables[f.table.ref.Table.Index]

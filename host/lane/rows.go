@@ -84,6 +84,7 @@ type row struct {
 	us    int64         // recorded time of that message
 	// exists tells what the database has, once the sealed batch is committed.
 	exists readmodel.Existence
+	stored readmodel.Row // that row, nil if it is absent or not known
 	// changedIn is the last batch that changed it; it is pinned until that one
 	// is committed.
 	changedIn uint64
@@ -189,6 +190,7 @@ func (r *rows) loaded(n *row, value readmodel.Row, pos, us int64) {
 	if value != nil {
 		n.exists = readmodel.Present
 	}
+	n.stored = value
 	r.setValue(n, value)
 	n.pos, n.us = pos, us
 }
@@ -300,7 +302,7 @@ func (r *rows) seal(write func(n *row), emptied func(f *family)) {
 		}
 		n.listed = false
 		if n.family != nil && n.family.emptiedIn == r.building {
-			n.exists = readmodel.Absent // its children are deleted first
+			n.exists, n.stored = readmodel.Absent, nil // its children are deleted first
 		}
 		if n.value != nil || n.exists != readmodel.Absent {
 			write(n)
@@ -309,6 +311,7 @@ func (r *rows) seal(write func(n *row), emptied func(f *family)) {
 		if n.value != nil {
 			n.exists = readmodel.Present
 		}
+		n.stored = n.value
 	}
 	r.building++
 }

@@ -44,6 +44,9 @@ INSERT INTO `app_every__b7` (`key`, `t`, `short`, `i`, `d`, `big`, `narrow`, `f`
 -- insert
 INSERT INTO `app_every__b7` (`key`, `t`, `short`, `i`, `d`, `big`, `narrow`, `f`, `b`, `day`, `clock`, `at`, `id`, `raw`, `doc`, `ph_position`, `ph_updated_us`, `ph_epoch`) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
+-- update
+UPDATE `app_every__b7` SET `t` = ?, `raw` = ?, `doc` = ?, `ph_position` = ?, `ph_updated_us` = ?, `ph_epoch` = ? WHERE `key` = ?
+
 -- delete
 DELETE FROM `app_every__b7` WHERE `key` = ?
 
@@ -84,6 +87,9 @@ INSERT INTO `app_lines__b7` (`key`, `child`, `n`, `note`, `ph_position`, `ph_upd
 
 -- insert
 INSERT INTO `app_lines__b7` (`key`, `child`, `n`, `note`, `ph_position`, `ph_updated_us`, `ph_epoch`) VALUES (?, ?, ?, ?, ?, ?, ?)
+
+-- update
+UPDATE `app_lines__b7` SET `ph_position` = ?, `ph_updated_us` = ?, `ph_epoch` = ? WHERE `key` = ? AND `child` = ?
 
 -- delete
 DELETE FROM `app_lines__b7` WHERE `key` = ? AND `child` = ?
@@ -126,6 +132,9 @@ DROP TABLE IF EXISTS `app_users__b7`;
 -- insert
 INSERT INTO `app_users__b7` (`key`, `email`, `balance`, `bio`, `ph_position`, `ph_updated_us`, `ph_epoch`) VALUES (?, ?, ?, ?, ?, ?, ?)
 
+-- update
+UPDATE `app_users__b7` SET `bio` = ?, `ph_position` = ?, `ph_updated_us` = ?, `ph_epoch` = ? WHERE `key` = ?
+
 -- delete
 DELETE FROM `app_users__b7` WHERE `key` = ?
 
@@ -163,6 +172,9 @@ INSERT INTO `app_notes__b7` (`key`, `child`, `doc`, `ph_position`, `ph_updated_u
 
 -- insert
 INSERT INTO `app_notes__b7` (`key`, `child`, `doc`, `ph_position`, `ph_updated_us`, `ph_epoch`) VALUES (?, ?, ?, ?, ?, ?)
+
+-- update
+UPDATE `app_notes__b7` SET `doc` = ?, `ph_position` = ?, `ph_updated_us` = ?, `ph_epoch` = ? WHERE `key` = ? AND `child` = ?
 
 -- delete
 DELETE FROM `app_notes__b7` WHERE `key` = ? AND `child` = ?

@@ -44,6 +44,9 @@ INSERT INTO "app_every__b7" ("key", "t", "short", "i", "d", "big", "narrow", "f"
 -- insert
 INSERT INTO "app_every__b7" ("key", "t", "short", "i", "d", "big", "narrow", "f", "b", "day", "clock", "at", "id", "raw", "doc", "ph_position", "ph_updated_us", "ph_epoch") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
 
+-- update
+UPDATE "app_every__b7" SET "t" = $1, "raw" = $2, "doc" = $3, "ph_position" = $4, "ph_updated_us" = $5, "ph_epoch" = $6 WHERE "key" = $7
+
 -- delete
 DELETE FROM "app_every__b7" WHERE "key" = $1
 
@@ -84,6 +87,9 @@ INSERT INTO "app_lines__b7" ("key", "child", "n", "note", "ph_position", "ph_upd
 
 -- insert
 INSERT INTO "app_lines__b7" ("key", "child", "n", "note", "ph_position", "ph_updated_us", "ph_epoch") VALUES ($1, $2, $3, $4, $5, $6, $7)
+
+-- update
+UPDATE "app_lines__b7" SET "ph_position" = $1, "ph_updated_us" = $2, "ph_epoch" = $3 WHERE "key" = $4 AND "child" = $5
 
 -- delete
 DELETE FROM "app_lines__b7" WHERE "key" = $1 AND "child" = $2
@@ -126,6 +132,9 @@ DROP TABLE IF EXISTS "app_users__b7";
 -- insert
 INSERT INTO "app_users__b7" ("key", "email", "balance", "bio", "ph_position", "ph_updated_us", "ph_epoch") VALUES ($1, $2, $3, $4, $5, $6, $7)
 
+-- update
+UPDATE "app_users__b7" SET "bio" = $1, "ph_position" = $2, "ph_updated_us" = $3, "ph_epoch" = $4 WHERE "key" = $5
+
 -- delete
 DELETE FROM "app_users__b7" WHERE "key" = $1
 
@@ -163,6 +172,9 @@ INSERT INTO "app_notes__b7" ("key", "child", "doc", "ph_position", "ph_updated_u
 
 -- insert
 INSERT INTO "app_notes__b7" ("key", "child", "doc", "ph_position", "ph_updated_us", "ph_epoch") VALUES ($1, $2, $3, $4, $5, $6)
+
+-- update
+UPDATE "app_notes__b7" SET "doc" = $1, "ph_position" = $2, "ph_updated_us" = $3, "ph_epoch" = $4 WHERE "key" = $5 AND "child" = $6
 
 -- delete
 DELETE FROM "app_notes__b7" WHERE "key" = $1 AND "child" = $2

@@ -44,6 +44,9 @@ UPDATE [app_every__b7] SET [t] = @p2, [short] = @p3, [i] = @p4, [d] = @p5, [big]
 -- insert
 INSERT INTO [app_every__b7] ([key], [t], [short], [i], [d], [big], [narrow], [f], [b], [day], [clock], [at], [id], [raw], [doc], [ph_position], [ph_updated_us], [ph_epoch]) VALUES (@p1, @p2, @p3, @p4, @p5, @p6, @p7, @p8, @p9, @p10, @p11, @p12, @p13, @p14, @p15, @p16, @p17, @p18)
 
+-- update
+UPDATE [app_every__b7] SET [t] = @p1, [raw] = @p2, [doc] = @p3, [ph_position] = @p4, [ph_updated_us] = @p5, [ph_epoch] = @p6 WHERE [key] = CAST(@p7 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020))
+
 -- delete
 DELETE FROM [app_every__b7] WHERE [key] = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020))
 
@@ -84,6 +87,9 @@ UPDATE [app_lines__b7] SET [n] = @p3, [note] = @p4, [ph_position] = @p5, [ph_upd
 
 -- insert
 INSERT INTO [app_lines__b7] ([key], [child], [n], [note], [ph_position], [ph_updated_us], [ph_epoch]) VALUES (@p1, @p2, @p3, @p4, @p5, @p6, @p7)
+
+-- update
+UPDATE [app_lines__b7] SET [ph_position] = @p1, [ph_updated_us] = @p2, [ph_epoch] = @p3 WHERE [key] = CAST(@p4 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p5 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020))
 
 -- delete
 DELETE FROM [app_lines__b7] WHERE [key] = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020))
@@ -126,6 +132,9 @@ DROP TABLE IF EXISTS [app_users__b7];
 -- insert
 INSERT INTO [app_users__b7] ([key], [email], [balance], [bio], [ph_position], [ph_updated_us], [ph_epoch]) VALUES (@p1, @p2, @p3, @p4, @p5, @p6, @p7)
 
+-- update
+UPDATE [app_users__b7] SET [bio] = @p1, [ph_position] = @p2, [ph_updated_us] = @p3, [ph_epoch] = @p4 WHERE [key] = CAST(@p5 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020))
+
 -- delete
 DELETE FROM [app_users__b7] WHERE [key] = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020))
 
@@ -163,6 +172,9 @@ UPDATE [app_notes__b7] SET [doc] = @p3, [ph_position] = @p4, [ph_updated_us] = @
 
 -- insert
 INSERT INTO [app_notes__b7] ([key], [child], [doc], [ph_position], [ph_updated_us], [ph_epoch]) VALUES (@p1, @p2, @p3, @p4, @p5, @p6)
+
+-- update
+UPDATE [app_notes__b7] SET [doc] = @p1, [ph_position] = @p2, [ph_updated_us] = @p3, [ph_epoch] = @p4 WHERE [key] = CAST(@p5 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p6 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020))
 
 -- delete
 DELETE FROM [app_notes__b7] WHERE [key] = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020))

@@ -62,11 +62,11 @@ func deleteRows(tx *tx, p *tablePlan, w *store.TableWrites) error {
 		row := &w.Writes[i]
 		// In a table with a unique column every row to be written is taken
 		// out first, so that a value can move from one row to another.
-		if row.Row != nil && p.Upsert != "" {
+		if row.Row != nil && (p.Upsert != "" || p.Updates(row)) {
 			continue
 		}
 		args = p.KeyArgs(args[:0], row.Key)
-		if err := tx.execAny(p.Delete, args); err != nil {
+		if _, err := tx.execAny(p.Delete, args); err != nil {
 			return refusal(p, err)
 		}
 		if row.Row != nil {
@@ -92,10 +92,22 @@ func upsertRows(tx *tx, p *tablePlan, w *store.TableWrites) (err error) {
 		if row.Row == nil {
 			continue
 		}
+		if p.Updates(row) {
+			if args, err = p.UpdateArgs(args[:0], row, w.Table.Epoch); err != nil {
+				return fmt.Errorf("table %s, row %q: %w", p.Table.Name, row.Key.Key, err)
+			}
+			switch n, err := tx.execAny(p.Update, args); {
+			case err != nil:
+				return refusal(p, err)
+			case n > 0:
+				continue
+			}
+			// Somebody has deleted it: it is written whole.
+		}
 		if args, err = p.RowArgs(args[:0], row, w.Table.Epoch); err != nil {
 			return fmt.Errorf("table %s, row %q: %w", p.Table.Name, row.Key.Key, err)
 		}
-		if err := tx.execAny(text, args); err != nil {
+		if _, err := tx.execAny(text, args); err != nil {
 			return refusal(p, err)
 		}
 	}
@@ -120,13 +132,16 @@ func (c *conn) bindAny(args []any) []driver.NamedValue {
 }
 
 // execAny is exec with such arguments.
-func (c *conn) execAny(text string, args []any) error {
+func (c *conn) execAny(text string, args []any) (int64, error) {
 	s, err := c.prepare(text)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	_, err = s.ds.ExecContext(context.Background(), c.bindAny(args))
-	return err
+	r, err := s.ds.ExecContext(context.Background(), c.bindAny(args))
+	if err != nil {
+		return 0, err
+	}
+	return r.RowsAffected()
 }
 
 // queryAny is query with such arguments.

@@ -6,6 +6,7 @@
 package fake
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -515,9 +516,12 @@ func (s *Store) check(b *build, w store.TableWrites, moved map[int]bool) error {
 		if !w.Table.Table.Free && !moved[partition.Of(write.Key.Key, s.N)] {
 			s.breach("row %v of a partition whose checkpoint does not move", write.Key)
 		}
-		_, there := rows[write.Key]
+		before, there := rows[write.Key]
 		if w.Table.Table.Parent != nil && slices.Contains(w.DeleteChildrenOf, write.Key.Key) {
-			there = false
+			before, there = store.StoredRow{}, false
+		}
+		if write.Before != nil && !bytes.Equal(write.Before, before.Row) {
+			s.breach("row %v of %s is said to be %x before, it is %x", write.Key, w.Table.Physical, write.Before, before.Row)
 		}
 		if write.Exists == readmodel.Present && !there || write.Exists == readmodel.Absent && there {
 			s.breach("row %v of %s is said to be %d, there: %v", write.Key, w.Table.Physical, write.Exists, there)
