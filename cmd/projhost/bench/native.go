@@ -48,6 +48,7 @@ const (
 	nativeUpsert = `INSERT INTO native_accounts VALUES (?,?,?,?,?,?,?,?,0)
 		ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, status = excluded.status, balance = excluded.balance, events = excluded.events,
 		updated_at = excluded.updated_at, ph_position = excluded.ph_position, ph_updated_us = excluded.ph_updated_us`
+	nativeUpdate = `UPDATE native_accounts SET balance = ?, events = ?, updated_at = ?, ph_position = ?, ph_updated_us = ?, ph_epoch = 0 WHERE key = ?`
 	nativeMove   = `UPDATE native_checkpoints SET position = ? WHERE partition = ? AND position = ? AND epoch = 0`
 	nativeSelect = `SELECT owner, status, balance, events FROM native_accounts WHERE key = ?`
 )
@@ -62,6 +63,7 @@ type nativeAccount struct {
 	position      int64
 	partition     int
 	dirty         bool // changed in the batch being folded
+	indexed       bool // so is a column that has an index
 }
 
 type nativeEvent struct {
@@ -199,8 +201,8 @@ func foldPage(accounts map[string]*nativeAccount, page []nativeEvent) ([]nativeA
 	// The committer gets copies: the fold goes on.
 	rows := make([]nativeAccount, len(changed))
 	for i, a := range changed {
-		a.dirty = false
 		rows[i] = *a
+		a.dirty, a.indexed = false, false
 	}
 	return rows, nil
 }
@@ -214,9 +216,9 @@ func (a *nativeAccount) fold(e *nativeEvent) error {
 		if err != nil {
 			return err
 		}
-		a.owner, a.status = strings.Clone(owner), "open"
+		a.owner, a.status, a.indexed = strings.Clone(owner), "open", true
 	case "closed":
-		a.status = "closed"
+		a.status, a.indexed = "closed", true
 	default:
 		amount, err := json.Parse(e.data).Get("amount").Text()
 		if err != nil {
@@ -331,11 +333,27 @@ func (c *conn) write(rows []nativeAccount, checkpoints []int64) error {
 	for i := range rows {
 		a := &rows[i]
 		updated := time.UnixMicro(a.updatedUS).UTC().Format(nativeTime)
-		if _, err := c.exec(nativeUpsert, a.key, a.owner, a.status, formatCents(a.cents), a.events, updated, a.position, a.updatedUS); err != nil {
+		if err := c.put(a, updated); err != nil {
 			return err
 		}
 		moved[a.partition] = max(moved[a.partition], a.position)
 	}
+	return c.move(&moved, checkpoints)
+}
+
+// put writes a row. Where no indexed column changed an UPDATE of the others
+// leaves the indexes alone: SQLite writes them anew for every column that is
+// named, changed or not.
+func (c *conn) put(a *nativeAccount, updated string) error {
+	if !a.indexed {
+		_, err := c.exec(nativeUpdate, formatCents(a.cents), a.events, updated, a.position, a.updatedUS, a.key)
+		return err
+	}
+	_, err := c.exec(nativeUpsert, a.key, a.owner, a.status, formatCents(a.cents), a.events, updated, a.position, a.updatedUS)
+	return err
+}
+
+func (c *conn) move(moved *[partitions]int64, checkpoints []int64) error {
 	for p, to := range moved {
 		if to == 0 {
 			continue
