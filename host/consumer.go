@@ -247,10 +247,16 @@ func (c *consumer) open(ctx context.Context) (*session, uint64, error) {
 func (c *consumer) work(ctx, stop context.Context, s *session, incarnation uint64) error {
 	feeding, stopFeeds := context.WithCancelCause(stop)
 	defer stopFeeds(nil)
-	closeQueues := func(drop bool) {
-		for _, l := range s.lanes {
-			l.Queue().Close(drop)
+	ending := false
+	end := func(drop bool) {
+		// Whoever ends first decides; a lane that failed makes the rest vain.
+		if !ending || drop {
+			for _, l := range s.lanes {
+				l.Queue().Close(drop)
+			}
 		}
+		ending = true
+		stopFeeds(errEnding)
 	}
 
 	feeds := make(chan error, len(c.topics))
@@ -267,27 +273,26 @@ func (c *consumer) work(ctx, stop context.Context, s *session, incarnation uint6
 		select {
 		case err := <-feeds:
 			feeding--
-			var unresolved *reader.UnresolvedError
-			if errors.As(err, &unresolved) {
-				// The lanes have everything before the message: that is applied
-				// before the consumer halts.
-				closeQueues(false)
-			} else {
-				closeQueues(true)
-			}
 			if stop.Err() == nil {
 				ends = append(ends, err)
 			}
-			stopFeeds(errEnding)
-		case end := <-lanes:
+			var unresolved *reader.UnresolvedError
+			switch {
+			case errors.As(err, &unresolved):
+				// The lanes have everything before the message: that is applied
+				// before the consumer halts.
+				end(false)
+			case !ending:
+				end(true)
+			}
+		case l := <-lanes:
 			running--
-			if end.err == nil {
+			if l.err == nil {
 				continue // its queue was closed
 			}
-			ends = append(ends, end.err)
-			c.note(end)
-			closeQueues(true)
-			stopFeeds(errEnding)
+			ends = append(ends, l.err)
+			c.note(l)
+			end(true)
 		}
 	}
 	return c.verdict(s, ends)

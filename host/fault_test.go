@@ -37,6 +37,9 @@ func TestEveryCallFailsOnSQLite(t *testing.T) {
 	}
 	for _, mode := range []faultstore.Mode{faultstore.Before, faultstore.Lost, faultstore.After} {
 		for _, loss := range []bool{false, true} {
+			if testing.Short() && (loss || mode == faultstore.Lost) {
+				continue
+			}
 			for k := 1; ; k++ {
 				name := fmt.Sprintf("c_%s_%v_%d", mode, loss, k)
 				faulty := faultstore.New(st)

@@ -150,7 +150,6 @@ type item struct {
 // building is the batch in the making.
 type building struct {
 	messages int
-	entries  int
 	bytes    int
 	first    *reader.Entry
 	topic    int // of first
@@ -483,7 +482,6 @@ func (l *Lane) done(to int) {
 				b.first, b.topic, b.began = e, it.topic, time.Now()
 			}
 			b.any = true
-			b.entries++
 			b.bytes += len(e.Event.Data) + len(e.Event.Metadata)
 			b.touched[it.topic][e.Partition] = true
 			if it.to > 0 {
