@@ -22,8 +22,9 @@ const FingerprintVersion = 1
 //   - keys: the key rule and keys_version of each input, and whether the consumer
 //     is single-owner; with a rule "function" the module's digest too, since its
 //     code decides which partition a message belongs to
-//   - tables: names, parents, child keys, free, and the columns with their kinds,
-//     sizes, indexes, defaults and sources, in order
+//   - tables: names, parents, free, and the columns with their kinds, sizes,
+//     indexes, defaults and sources, in order; not the declared child key, which
+//     only tells what to read ahead
 //   - logic: the digest and the plugin's config
 func Fingerprint(c *abi.Consumer, singleOwner bool, digest string, config []byte) store.Fingerprint {
 	type input struct {
@@ -49,11 +50,15 @@ func Fingerprint(c *abi.Consumer, singleOwner bool, digest string, config []byte
 		}
 		keys = append(keys, k)
 	}
+	tables := slices.Clone(c.Tables)
+	for i := range tables {
+		tables[i].Child = nil
+	}
 	return store.Fingerprint{
 		Version: FingerprintVersion,
 		Inputs:  hash(inputs),
 		Keys:    hash(struct{ Keys, SingleOwner any }{keys, singleOwner}),
-		Tables:  hash(c.Tables),
+		Tables:  hash(tables),
 		Logic:   hash(struct{ Digest, Config string }{digest, string(config)}),
 	}
 }

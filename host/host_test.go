@@ -237,6 +237,53 @@ func TestRun(t *testing.T) {
 	})
 }
 
+// What happens and what is held reaches Prometheus under stable names.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		events := someEvents(50)
+		events[40].Type = "bad"
+		st.Append(events...)
+		m := counter("c")
+		m.handle = func(c *fake.Call, e *abi.Entry) (abi.Status, *plugins.Failure) {
+			if e.TypeName == "bad" {
+				return abi.StatusReject, nil
+			}
+			return count(c, e)
+		}
+		r := prometheus.NewRegistry()
+		h, err := host.New(host.Deps{Store: st, Plugins: []host.Plugin{{Name: "p", Module: m}}, Metrics: r}, host.DefaultConfig())
+		require.NoError(t, err)
+		_, err = host.New(host.Deps{Store: st, Metrics: r}, host.DefaultConfig())
+		require.ErrorContains(t, err, "register metrics")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- h.Run(ctx) }()
+		synctest.Wait()
+		families, err := r.Gather()
+		require.NoError(t, err)
+		got := make(map[string]float64)
+		for _, f := range families {
+			for _, m := range f.GetMetric() {
+				got[f.GetName()] += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			}
+		}
+		for name, atLeast := range map[string]float64{
+			"projhost_messages_applied_total": 1, "projhost_batch_messages": 1, "projhost_guest_call_seconds": 1,
+			"projhost_commit_seconds": 1, "projhost_halts_total": 1, "projhost_consumer_lag": 10, "projhost_consumer_state": 1,
+			"projhost_cache_rows": 1, "projhost_cache_bytes": 1, "projhost_cache_misses_total": 1, "projhost_guest_memory_bytes": 0,
+			"projhost_guest_instances": 0, "projhost_guest_calls_total": 1, "projhost_guest_reinstantiations_total": 0,
+			"projhost_topic_end": 50, "projhost_queue_bytes": 0, "projhost_cache_hits_total": 0, "projhost_guest_restores_total": 0,
+		} {
+			require.Contains(t, got, name)
+			require.GreaterOrEqual(t, got[name], atLeast, name)
+		}
+		cancel()
+		require.NoError(t, <-done)
+	})
+}
+
 // A message that fails halts its own consumer and nobody else, with all that is
 // needed to find it; a restart tries it again, and with a mended module it goes
 // on as if nothing had been.

@@ -137,6 +137,9 @@ func rowsAgainstModel(refs []store.TableRef, newRow func(n int64) readmodel.Row)
 				m.rows.seal(func(n *row) {
 					p := place{int(n.table.ref.Table.Index), readmodel.Key{Key: n.key, Child: n.child}}
 					writes = append(writes, write{p, n.value})
+					if n.stored != nil {
+						require.Equal(t, m.db[p], n.stored, "what the row is said to be before")
+					}
 				}, func(f *family) {
 					for q := range after {
 						if q.table == tableChild && q.key.Key == f.key {
