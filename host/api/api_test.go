@@ -440,6 +440,9 @@ func TestTooManyAtOnce(t *testing.T) {
 	a := r.do("GET", "/v1/topics", "")
 	a.want(t, 503, CodeOverloaded, "too many requests")
 	require.Equal(t, "1", a.header.Get("Retry-After"))
+	// Readers that wait for their writes do not make the host look dead.
+	require.Equal(t, 200, r.do("GET", "/healthz", "").status)
+	require.Equal(t, 200, r.do("GET", "/metrics", "").status)
 	close(b.release)
 	require.Equal(t, 200, <-first)
 	require.Equal(t, 200, r.do("GET", "/v1/topics", "").status)
