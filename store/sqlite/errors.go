@@ -72,6 +72,17 @@ func classify(op string, err error) *store.TransientError {
 	return e
 }
 
+// titled is a transient error as another call has met it.
+func titled(op string, err error) error {
+	var transient *store.TransientError
+	if !errors.As(err, &transient) {
+		return err
+	}
+	e := *transient
+	e.Op = op
+	return &e
+}
+
 // hint says what an operator can do about a result code.
 func hint(code int) string {
 	switch code {

@@ -65,7 +65,7 @@ func waitForQueue(t testing.TB, w *writer, n int) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return w.led && len(w.queue) == n
-	}, 30*time.Second, time.Millisecond)
+	}, waitMax, waitStep)
 }
 
 // A full database refuses and stays whole; once there is room again it goes on.

@@ -65,7 +65,8 @@ func newStore(opt Options) (*Store, error) {
 	}
 	s := &Store{opt: opt, names: names, q: newQueries(names), unlock: func() error { return nil }}
 	s.incarnation.Store(1)
-	s.writer = &writer{open: s.openWriter, onLoss: s.raise, busyFor: opt.BusyFor}
+	s.points = newCheckpointer(s.openCheckpointer)
+	s.writer = &writer{open: s.openWriter, onLoss: s.raise, busyFor: opt.BusyFor, points: s.points, every: checkpointPages}
 	s.writer.idle = sync.NewCond(&s.writer.mu)
 	s.readers = &readers{open: s.openReader, slots: make(chan struct{}, opt.Readers), ended: make(chan struct{})}
 	return s, nil
@@ -78,6 +79,7 @@ func (s *Store) start(ctx context.Context) (_ *Store, err error) {
 			err = errors.Join(fmt.Errorf("open %s: %w", s.opt.Path, err), s.Close())
 		}
 	}()
+	go s.points.run()
 	if err := s.initialize(ctx); err != nil {
 		return nil, err
 	}
@@ -91,7 +93,9 @@ func (s *Store) start(ctx context.Context) (_ *Store, err error) {
 }
 
 // Memory of the page caches, in KiB. The writer's holds the upper levels of
-// all indexes and the pages of the transaction; readers mostly pass through.
+// all indexes and the pages of the transaction: with 4 MiB an import of 300,000
+// events takes half again as long, with 128 MiB no less. Readers mostly pass
+// through; mapping the file gains them nothing and shows as memory in use.
 const (
 	writerCacheKiB = 32 << 10
 	readerCacheKiB = 4 << 10
@@ -105,6 +109,9 @@ func (s *Store) pragmas(more ...string) []string {
 		"foreign_keys = ON",
 		"temp_store = MEMORY",
 		"trusted_schema = OFF",
+		// Where fsync does not reach the disk (macOS); elsewhere nothing.
+		"fullfsync = ON",
+		"checkpoint_fullfsync = ON",
 	}, more...)
 }
 
@@ -112,9 +119,7 @@ func (s *Store) openWriter() (*conn, error) {
 	c, err := openConn(s.opt.Path, s.opt.NeverInitialize, s.pragmas(
 		"journal_mode = WAL",
 		"synchronous = FULL",
-		// 64 MiB of log before pages go back to the file: each page is
-		// written once for many commits.
-		pragmaInt("wal_autocheckpoint", 16000),
+		pragmaInt("wal_autocheckpoint", 0), // see checkpointer
 		pragmaInt("cache_size", -writerCacheKiB),
 	)...)
 	if err != nil {
@@ -131,6 +136,12 @@ func (s *Store) openWriter() (*conn, error) {
 	return c, nil
 }
 
+func (s *Store) openCheckpointer() (*conn, error) {
+	// FULL: the log is synced before its pages are moved, the file before the
+	// log is written over.
+	return openConn(s.opt.Path, true, s.pragmas("synchronous = FULL", pragmaInt("wal_autocheckpoint", 0), pragmaInt("cache_size", -64))...)
+}
+
 func (s *Store) openReader() (*conn, error) {
 	return openConn(s.opt.Path, true, s.pragmas(
 		"query_only = ON",
@@ -142,9 +153,10 @@ func (s *Store) openReader() (*conn, error) {
 // back. Calls that wait or come later fail.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() {
-		// The writer goes last: closing the last connection moves the log
-		// into the file.
-		s.closeErr = errors.Join(s.readers.close(), s.writer.close(), s.unlock())
+		// The last connection that is closed moves the log into the file.
+		err := errors.Join(s.readers.close(), s.writer.close())
+		s.points.close()
+		s.closeErr = errors.Join(err, s.unlock())
 	})
 	return s.closeErr
 }

@@ -45,6 +45,7 @@ type Store struct {
 	q       queries
 	writer  *writer
 	readers *readers
+	points  *checkpointer
 	unlock  func() error
 	info    store.Info
 

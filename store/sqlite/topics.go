@@ -182,5 +182,8 @@ func (s *Store) Check(ctx context.Context) error {
 	if err := s.write(ctx, "check", 0, func(*tx) error { return nil }); err != nil {
 		return fmt.Errorf("check %s: %w", s.opt.Path, err)
 	}
+	if err := s.points.failed(); err != nil {
+		return fmt.Errorf("check %s: %w", s.opt.Path, err)
+	}
 	return nil
 }

@@ -28,6 +28,9 @@ type writer struct {
 	conn    *conn // nil: has to be opened again
 	onLoss  func()
 	busyFor time.Duration
+	pages   int // written to the log since the last checkpoint was asked for
+	every   int // pages between two checkpoints
+	points  *checkpointer
 }
 
 // A group is bounded by members and rows, so that a single append never waits
@@ -204,7 +207,7 @@ func (w *writer) run(group []*writeCall) (back []*writeCall) {
 			return group[1:] // the others go on without it
 		}
 		for _, g := range group[1:] {
-			g.err = err
+			g.err = titled(g.op, err)
 		}
 		return nil
 	}
@@ -320,6 +323,13 @@ func (w *writer) tryBegin() error {
 		}
 		w.conn = c
 	}
+	if w.points.moved.CompareAndSwap(true, false) {
+		// What the checkpoint beside us did not reach is what was written
+		// meanwhile: little. With that in the file as well this transaction
+		// begins the log anew, so it does not grow. An error here is met
+		// again by the next.
+		_ = w.conn.checkpoint()
+	}
 	_, err := w.conn.exec("BEGIN IMMEDIATE")
 	return err
 }
@@ -329,6 +339,10 @@ func (w *writer) tryBegin() error {
 func (w *writer) commit() error {
 	_, err := w.conn.exec("COMMIT")
 	if err == nil {
+		if w.pages += w.conn.pagesWritten(); w.pages >= w.every {
+			w.pages = 0
+			w.points.wake()
+		}
 		return nil
 	}
 	if refused(err) {

@@ -15,6 +15,12 @@ import (
 	"github.com/projhost/projhost/store"
 )
 
+// The one limit of everything that is waited for, and how often it is looked at.
+const (
+	waitMax  = 30 * time.Second
+	waitStep = time.Millisecond
+)
+
 // hold keeps the writer busy until the returned function is called.
 func hold(t testing.TB, s *Store) (release func()) {
 	t.Helper()
