@@ -139,6 +139,7 @@ func (c *Ctx) load(p *projection) {
 	c.exists = true
 	p.own.readRow(p.row, b)
 	p.remember()
+	p.own.detach(p.row)
 }
 
 // store writes the own row after its handler: whole if it is new, else the

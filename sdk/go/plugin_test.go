@@ -50,6 +50,30 @@ func TestANewRowStartsWithItsDefaults(t *testing.T) {
 	require.Equal(t, `{"n":0,"amount":null,"note":null,"level":"low"}`, h.Row("totals", "k"))
 }
 
+// Bytes that a handler changes in place are changed all the same.
+func TestBytesChangedInPlaceAreWritten(t *testing.T) {
+	type blob struct {
+		B []byte
+		E []byte
+		N []byte
+	}
+	p := projhost.New("blobs", "1.0.0")
+	blobs := projhost.NewProjection[blob](p, "blobs")
+	blobs.On("new", func(_ *projhost.Ctx, _ *projhost.Message, row *blob) error {
+		row.B, row.E = []byte{1, 2}, []byte{}
+		return nil
+	})
+	blobs.On("change", func(_ *projhost.Ctx, _ *projhost.Message, row *blob) error {
+		row.B[0]++
+		return nil
+	})
+	h := projhosttest.New(t, p)
+	h.Apply(event("1", "new", "{}"),
+		event("1", "change", "{}"),
+		event("1", "change", "{}"))
+	require.Equal(t, `{"b":"AwI=","e":"","n":null}`, h.Row("blobs", "1"))
+}
+
 func TestAnIgnoredMessageWritesNothing(t *testing.T) {
 	p := projhost.New("test", "1.0.0")
 	totals := projhost.NewProjection[total](p, "totals")

@@ -119,6 +119,21 @@ func (c *column) read(row unsafe.Pointer, b []byte) int {
 	panic("column " + c.decl.Name + " is of kind " + c.decl.Kind + ", the host gave a value with tag " + strconv.Itoa(int(tag)))
 }
 
+// detach gives the row bytes and JSON of its own, so that what the row was
+// before does not change with it where a handler changes them in place.
+func (r *rowType) detach(row unsafe.Pointer) {
+	for i := range r.columns {
+		c := &r.columns[i]
+		if c.store != storeJSON && c.store != storeBytes {
+			continue
+		}
+		if b := (*[]byte)(unsafe.Add(row, c.offset)); len(*b) > 0 {
+			c.detached = append(c.detached[:0], *b...)
+			*b = c.detached[:len(*b):len(*b)]
+		}
+	}
+}
+
 // varying is a view of the bytes of a value that has a length.
 func varying(b []byte) []byte {
 	n := int(le.Uint32(b[1:]))

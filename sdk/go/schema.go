@@ -53,6 +53,8 @@ type column struct {
 	valid  uintptr // of Null.Valid
 	decl   *abi.Column
 	start  string // the default of the tag, as it stands there
+
+	detached []byte // see detach
 }
 
 // rowType is the struct of a table's rows.
