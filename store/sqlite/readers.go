@@ -56,7 +56,7 @@ func (r *readers) get(ctx context.Context, op string) (*conn, error) {
 // put gives a connection back; one that met an error of SQLite is closed.
 func (r *readers) put(c *conn, err error) {
 	r.mu.Lock()
-	keep := !r.closed && (code(err) == 0 || isBusy(err))
+	keep := !r.closed && err != errAbandoned && (code(err) == 0 || isBusy(err))
 	if keep {
 		r.idle = append(r.idle, c)
 	}
@@ -100,10 +100,20 @@ func (s *Store) read(ctx context.Context, op string, fn func(c *conn) error) err
 	if err != nil {
 		return err
 	}
+	ended := false
+	defer func() {
+		if !ended { // fn panicked: what the connection is in the middle of is not known
+			s.readers.put(c, errAbandoned)
+		}
+	}()
 	err = fn(c)
+	ended = true
 	s.readers.put(c, err)
 	return wrap(op, err)
 }
+
+// errAbandoned gives up a connection in an unknown state.
+var errAbandoned = errors.New("connection abandoned")
 
 // snapshot runs fn in a read transaction: all of its statements see the
 // database as of the first.
@@ -113,8 +123,8 @@ func (s *Store) snapshot(ctx context.Context, op string, fn func(c *conn) error)
 			return err
 		}
 		err := fn(c)
-		if _, e := c.exec("COMMIT"); err == nil {
-			err = e
+		if _, e := c.exec("COMMIT"); e != nil {
+			return e // which ends the connection; err is likely the same
 		}
 		return err
 	})
