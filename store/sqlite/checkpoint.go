@@ -23,8 +23,9 @@ type checkpointer struct {
 	ended chan struct{}
 	moved atomic.Bool // all but the latest pages are in the file
 
-	mu  sync.Mutex
-	err error // of the latest checkpoint
+	mu     sync.Mutex
+	err    error // of the latest checkpoint
+	closed bool
 }
 
 func newCheckpointer(open func() (*conn, error)) *checkpointer {
@@ -33,6 +34,11 @@ func newCheckpointer(open func() (*conn, error)) *checkpointer {
 
 // wake asks for a checkpoint soon.
 func (k *checkpointer) wake() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return
+	}
 	select {
 	case k.due <- struct{}{}:
 	default:
@@ -77,7 +83,10 @@ func (k *checkpointer) failed() error {
 }
 
 func (k *checkpointer) close() {
+	k.mu.Lock()
+	k.closed = true
 	close(k.due)
+	k.mu.Unlock()
 	<-k.ended
 }
 

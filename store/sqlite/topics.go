@@ -183,6 +183,8 @@ func (s *Store) Check(ctx context.Context) error {
 		return fmt.Errorf("check %s: %w", s.opt.Path, err)
 	}
 	if err := s.points.failed(); err != nil {
+		// The next one may be a long way off on a quiet host.
+		s.points.wake()
 		return fmt.Errorf("check %s: %w", s.opt.Path, err)
 	}
 	return nil
