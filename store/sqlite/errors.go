@@ -99,9 +99,9 @@ func hint(code int) string {
 	}
 	switch primary(code) {
 	case lib.SQLITE_BUSY, lib.SQLITE_LOCKED, lib.SQLITE_PROTOCOL:
-		return "another process holds the database's write lock: end its transaction (an SQL client, a backup), it is tried again"
+		return "another process holds the database's write lock: end its transaction (an SQL client, a backup)"
 	case lib.SQLITE_FULL:
-		return "the disk or the database's size limit is full: free some space, it is tried again"
+		return "the disk or the database's size limit is full: free some space"
 	case lib.SQLITE_READONLY:
 		return "the database is read-only: mend the permissions of the file and its folder, or the mount"
 	case lib.SQLITE_PERM, lib.SQLITE_AUTH:
@@ -117,7 +117,7 @@ func hint(code int) string {
 	case lib.SQLITE_NOMEM:
 		return "there is no memory left: give the process more, or lower [apply] lanes"
 	case lib.SQLITE_SCHEMA:
-		return "the schema changes in another process: it is tried again"
+		return "the schema changes in another process: let it end"
 	}
 	if code == 0 {
 		return ""

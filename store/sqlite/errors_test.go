@@ -49,10 +49,16 @@ func TestLockedByAnotherProcess(t *testing.T) {
 	left, stayed := make(chan error), make(chan error)
 	go func() { left <- tryAppend(ctx, s, "A-1") }()
 	waitForQueue(t, s.writer, 0)
-	go func() { stayed <- tryAppend(t.Context(), s, "A-1") }()
+	go func() { left <- tryAppend(ctx, s, "A-1") }()
 	waitForQueue(t, s.writer, 1)
+	go func() { stayed <- tryAppend(t.Context(), s, "A-1") }()
+	waitForQueue(t, s.writer, 2)
 	cancel()
-	require.ErrorIs(t, <-left, context.Canceled)
+	for range 2 {
+		err := <-left
+		require.ErrorIs(t, err, context.Canceled)
+		requireTransient(t, err, lib.SQLITE_BUSY, "another process") // and not merely that it ended
+	}
 	require.NoError(t, other.script("ROLLBACK"))
 	require.NoError(t, <-stayed)
 	require.EqualValues(t, 2, version(t, s, "A-1"))

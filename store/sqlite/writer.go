@@ -25,6 +25,7 @@ type writer struct {
 	queue   []*writeCall
 	led     bool // some goroutine is working the queue
 	closed  bool
+	busy    error // why the one that runs cannot begin; nil when it can
 	conn    *conn // nil: has to be opened again
 	onLoss  func()
 	busyFor time.Duration
@@ -136,12 +137,21 @@ func (w *writer) leave(c *writeCall) error {
 			break
 		}
 	}
-	led := c.state == callLeads
+	led, busy := c.state == callLeads, w.busy
 	w.mu.Unlock()
 	if led {
 		w.handOver()
 	}
-	return c.ctx.Err()
+	return waited(c.ctx, c.op, busy)
+}
+
+// waited is the error of a call that was cancelled before it began. What it
+// waited for is what somebody can do something about.
+func waited(ctx context.Context, op string, busy error) error {
+	if busy != nil {
+		return fmt.Errorf("%w: %w", ctx.Err(), classify(op, busy))
+	}
+	return fmt.Errorf("%s: waited for the writes before it: %w", op, ctx.Err())
 }
 
 // handOver gives the queue to its head, or leaves it alone when it is empty.
@@ -299,6 +309,9 @@ func (w *writer) begin(ctx context.Context, op string) error {
 	deadline := time.Now().Add(w.busyFor)
 	for {
 		err := w.tryBegin()
+		w.mu.Lock()
+		w.busy = err
+		w.mu.Unlock()
 		if err == nil {
 			return nil
 		}
@@ -307,7 +320,7 @@ func (w *writer) begin(ctx context.Context, op string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
+			return waited(ctx, op, err)
 		case <-time.After(beginRetry):
 		}
 	}
