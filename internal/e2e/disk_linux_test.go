@@ -3,7 +3,6 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -100,22 +99,6 @@ func TestDiskFull(t *testing.T) {
 	require.NotEmpty(t, h.logLines("goes on after retrying"))
 	require.Equal(t, len(lines)+stored, s.count("ph_events"))
 	s.equalsOracle(fold)
-}
-
-// stuck waits until a consumer is retrying.
-func (h *host) stuck() (c consumer) {
-	h.t.Helper()
-	h.wait("a consumer is retrying", func() bool {
-		var page struct{ Items []consumer }
-		require.NoError(h.t, json.Unmarshal(h.get("/v1/consumers"), &page))
-		for _, c = range page.Items {
-			if c.State == "retrying" {
-				return true
-			}
-		}
-		return false
-	})
-	return c
 }
 
 // Killed on a full disk, started there in vain, and again when there is room.

@@ -163,6 +163,22 @@ func (h *host) until(name, state string) consumer {
 	return c
 }
 
+// stuck waits until a consumer is retrying.
+func (h *host) stuck() (c consumer) {
+	h.t.Helper()
+	h.wait("a consumer is retrying", func() bool {
+		var page struct{ Items []consumer }
+		require.NoError(h.t, json.Unmarshal(h.get("/v1/consumers"), &page))
+		for _, c = range page.Items {
+			if c.State == "retrying" {
+				return true
+			}
+		}
+		return false
+	})
+	return c
+}
+
 // wait polls another process, which has no other way to tell.
 func (h *host) wait(what string, done func() bool) {
 	h.t.Helper()
