@@ -58,9 +58,6 @@ func (l *Lane) seal() {
 			continue
 		}
 		slices.Sort(w.DeleteChildrenOf)
-		slices.SortFunc(w.Writes, func(a, b readmodel.Write) int {
-			return cmp.Or(strings.Compare(a.Key.Key, b.Key.Key), strings.Compare(a.Child, b.Child))
-		})
 		b.Tables = append(b.Tables, *w)
 	}
 	l.moveCheckpoints()

@@ -1,6 +1,7 @@
 package lane
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/projhost/projhost/abi"
@@ -283,9 +284,10 @@ func (r *rows) rollback() {
 // pinned tells whether the database may not have the row as it is.
 func (r *rows) pinned(n *row) bool { return n.listed || n.changedIn > r.committed }
 
-// seal ends the batch being built: write is called for every row it changed,
-// emptied for every key whose children it deleted, and from here on all of it
-// counts as handed to the database; commit says when it is there.
+// seal ends the batch being built: write is called for every row it changed, in
+// the order of key and child within a table, emptied for every key whose
+// children it deleted, and from here on all of it counts as handed to the
+// database; commit says when it is there.
 func (r *rows) seal(write func(n *row), emptied func(f *family)) {
 	r.begin()
 	r.sealed, r.dirty = r.dirty, r.sealed[:0]
@@ -296,6 +298,13 @@ func (r *rows) seal(write func(n *row), emptied func(f *family)) {
 			emptied(f)
 		}
 	}
+	// Pointers are sorted, not the writes made of them: those are large.
+	slices.SortFunc(r.sealed, func(a, b *row) int {
+		if c := strings.Compare(a.key, b.key); c != 0 {
+			return c
+		}
+		return strings.Compare(a.child, b.child)
+	})
 	for _, n := range r.sealed {
 		if !n.listed {
 			continue // taken back, or listed twice
