@@ -129,7 +129,7 @@ func (n *node) load(ctx context.Context, modules map[string][]byte) ([]host.Plug
 		}
 		hp := host.Plugin{Name: p.Name, Module: host.ModuleOf(m), Config: settings.Config, Consumers: map[string]host.ConsumerConfig{}}
 		for name, cc := range p.Consumers {
-			hp.Consumers[name] = host.ConsumerConfig{SingleOwner: cc.Distribution == "single-owner"}
+			hp.Consumers[name] = host.ConsumerConfig{SingleOwner: cc.Distribution == "single-owner", Adopt: cc.Adopt}
 		}
 		loaded = append(loaded, hp)
 	}

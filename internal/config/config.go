@@ -187,6 +187,10 @@ type Consumer struct {
 	// halt | rebuild | accept. "": halt. This version always halts.
 	// ""
 	OnDeclarationChange string `toml:"on_declaration_change" allowed:"halt|rebuild|accept"`
+	// Tables of the declared shape that exist already and become the
+	// consumer's, with their rows.
+	// []
+	Adopt []string `toml:"adopt"`
 }
 
 // Default returns the values of an empty file.

@@ -52,7 +52,7 @@ func TestCommentedFileIsTheDefaults(t *testing.T) {
 	plugin := DefaultPlugin()
 	plugin.Name, plugin.Path = "accounts", "accounts.wasm"
 	plugin.Config, plugin.Grants = map[string]any{}, []string{}
-	plugin.Consumers = map[string]Consumer{"accounts": {Distribution: "spread", OnExhausted: "halt", OnDeclarationChange: "halt"}}
+	plugin.Consumers = map[string]Consumer{"accounts": {Distribution: "spread", OnExhausted: "halt", OnDeclarationChange: "halt", Adopt: []string{}}}
 	require.Equal(t, []Plugin{plugin}, c.Plugins)
 
 	for _, typ := range []reflect.Type{reflect.TypeFor[Config](), reflect.TypeFor[Store](), reflect.TypeFor[HTTP](), reflect.TypeFor[Token](), reflect.TypeFor[Partitions](),
@@ -127,6 +127,7 @@ isolate = "lane"
 config = { currency = "${CUR}", list = ["$${x}", 1], deep = { x = 1.5 } }
 [plugin.consumer.accounts]
 distribution = "single-owner"
+adopt = ["accounts"]
 on_exhausted = "dead_letter_key"
 on_declaration_change = "accept"
 `, "HOME_DIR", "/srv", "CUR", "EUR", "PORT", "")
@@ -143,7 +144,7 @@ on_declaration_change = "accept"
 	require.Equal(t, 5*time.Second, c.Plugins[1].Timeout)
 	require.Equal(t, Size(1<<30), c.Plugins[1].MemoryLimit)
 	require.Equal(t, map[string]any{"currency": "EUR", "list": []any{"${x}", int64(1)}, "deep": map[string]any{"x": 1.5}}, c.Plugins[1].Config)
-	require.Equal(t, Consumer{"single-owner", "dead_letter_key", "accept"}, c.Plugins[1].Consumers["accounts"])
+	require.Equal(t, Consumer{"single-owner", "dead_letter_key", "accept", []string{"accounts"}}, c.Plugins[1].Consumers["accounts"])
 	require.Len(t, c.Notices(), 5)
 }
 

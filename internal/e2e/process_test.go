@@ -82,6 +82,15 @@ timeout = "0s"
 	require.NoError(s.t, os.WriteFile(filepath.Join(s.dir, "config.toml"), []byte(config), 0o600))
 }
 
+// append adds TOML behind the plugin's table.
+func (s *site) append(more string) {
+	s.t.Helper()
+	file := filepath.Join(s.dir, "config.toml")
+	config, err := os.ReadFile(file)
+	require.NoError(s.t, err)
+	require.NoError(s.t, os.WriteFile(file, append(config, more...), 0o600))
+}
+
 func (s *site) database() string { return filepath.Join(s.dir, "data", "projhost.db") }
 
 // command runs the program to its end and returns what it wrote to standard
@@ -213,6 +222,9 @@ func (h *host) caughtUp() {
 			switch resp.StatusCode {
 			case http.StatusOK:
 			case http.StatusGatewayTimeout:
+				behind = string(body)
+			case http.StatusServiceUnavailable: // a first start that has not got to it yet
+				require.Contains(h.t, string(body), "not_ready")
 				behind = string(body)
 			default:
 				require.FailNowf(h.t, "read model", "%d %s", resp.StatusCode, body)
