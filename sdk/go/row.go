@@ -289,19 +289,39 @@ func (c *column) int(p unsafe.Pointer) int64 {
 }
 
 // appendColumn appends one column of an op: its index and the field's value.
+// For the usual kinds room is made once.
 func (r *rowType) appendColumn(dst []byte, i int, row unsafe.Pointer) []byte {
 	c := &r.columns[i]
-	if c.quick != quickWord || c.null {
+	p := unsafe.Add(row, c.offset)
+	if c.quick == quickNot || c.null && !*(*bool)(unsafe.Add(row, c.valid)) {
 		return c.append(append(dst, byte(i), byte(i>>8)), row)
 	}
-	n := len(dst)
-	if cap(dst)-n < 11 {
-		dst = append(dst, make([]byte, 11)...)
+	n, size := len(dst), 11
+	var text string
+	switch c.quick {
+	case quickString:
+		text = *(*string)(p)
+		size = 7 + len(text)
+	case quickBytes:
+		v := *(*[]byte)(p)
+		if v == nil {
+			return append(dst, byte(i), byte(i>>8), byte(abi.TagNull))
+		}
+		text = asString(v)
+		size = 7 + len(text)
 	}
-	dst = dst[:n+11]
-	b := dst[n : n+11]
+	if cap(dst)-n < size {
+		dst = append(dst, make([]byte, size)...)
+	}
+	dst = dst[:n+size]
+	b := dst[n : n+size]
 	b[0], b[1], b[2] = byte(i), byte(i>>8), byte(c.tag)
-	le.PutUint64(b[3:], *(*uint64)(unsafe.Add(row, c.offset)))
+	if c.quick == quickWord {
+		le.PutUint64(b[3:], *(*uint64)(p))
+		return dst
+	}
+	le.PutUint32(b[3:], uint32(len(text)))
+	copy(b[7:], text)
 	return dst
 }
 

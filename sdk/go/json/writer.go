@@ -44,18 +44,44 @@ func (w *Writer) EndArray() { w.buf = append(w.buf, ']') }
 
 // Name writes a member's name; its value must follow.
 func (w *Writer) Name(name string) *Writer {
-	w.comma()
-	if !fast.Plain(name) {
-		w.buf = append(AppendString(w.buf, name), ':')
-		return w
-	}
-	b := append(append(w.buf, '"'), name...)
-	w.buf = append(b, '"', ':')
+	w.quote(name, ':')
 	return w
 }
 
 // String writes a string.
-func (w *Writer) String(s string) { w.comma(); w.buf = AppendString(w.buf, s) }
+func (w *Writer) String(s string) { w.quote(s, 0) }
+
+// quote writes a string and perhaps a byte behind it. Room is made once, and
+// what needs no escapes is copied at once: in a guest that is most of the cost.
+func (w *Writer) quote(s string, behind byte) {
+	if !fast.Plain(s) {
+		w.comma()
+		if w.buf = AppendString(w.buf, s); behind != 0 {
+			w.buf = append(w.buf, behind)
+		}
+		return
+	}
+	n, b := len(w.buf), w.buf
+	if cap(b)-n < len(s)+4 {
+		b = append(b, make([]byte, len(s)+4)...)
+	}
+	b = b[:n+len(s)+4]
+	if n > 0 {
+		if c := b[n-1]; c != '{' && c != '[' && c != ':' {
+			b[n] = ','
+			n++
+		}
+	}
+	b[n] = '"'
+	n += 1 + copy(b[n+1:], s)
+	b[n] = '"'
+	n++
+	if behind != 0 {
+		b[n] = behind
+		n++
+	}
+	w.buf = b[:n]
+}
 
 // StringBytes writes a string whose bytes lie in a buffer.
 func (w *Writer) StringBytes(b []byte) { w.String(unsafe.String(unsafe.SliceData(b), len(b))) }
