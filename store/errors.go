@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Errors callers act on. Match with errors.Is and errors.As.
@@ -68,7 +69,7 @@ type DeclarationError struct {
 }
 
 func (e *DeclarationError) Error() string {
-	return fmt.Sprintf("%s: the module declares other %v than the stored build was made with", e.Consumer, e.Changed)
+	return fmt.Sprintf("%s: the module declares other %s than the stored build was made with", e.Consumer, strings.Join(e.Changed, ", "))
 }
 
 // TransientError is a failure that has nothing to do with the data: locked,
