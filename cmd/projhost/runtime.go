@@ -71,7 +71,7 @@ func timeOf(us int64) string {
 
 func consumerOf(c *host.ConsumerStatus, instance string) api.Consumer {
 	out := api.Consumer{
-		Type: c.ID.Type, Name: c.ID.Name, State: c.State, StateSince: timeOf(c.SinceUS), Reason: c.Reason, Halt: c.Halt,
+		Type: c.ID.Type, Name: c.ID.Name, State: c.State, StateSince: timeOf(c.SinceUS), Reason: c.Reason, Halt: api.HaltOf(c.Halt),
 		Epoch: c.Epoch, Build: c.Build, Lag: c.Lag, Plugin: c.Plugin, Digest: c.Digest, Distribution: c.Distribution,
 		Topics: []api.ConsumerTopic{},
 	}

@@ -168,7 +168,7 @@ func halted(id store.ConsumerID, h *store.Halt) *apiError {
 	}
 	return fail(http.StatusServiceUnavailable, CodeProjectionHalted,
 		"%s is halted (%s): %s; stale=ok reads what it has", id, h.Reason, h.Message).
-		with("halt_reason", h.Reason).with("halt", h)
+		with("halt_reason", h.Reason).with("halt", HaltOf(h))
 }
 
 // await blocks until the projection has applied what the reader asks for.

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/projhost/projhost/internal/jsonl"
 	"github.com/projhost/projhost/store"
 )
 
@@ -46,7 +47,7 @@ type Consumer struct {
 	StateSince   string          `json:"state_since,omitempty"`
 	Reason       string          `json:"reason,omitempty"` // of a state that is no halt
 	HaltReason   *string         `json:"halt_reason"`
-	Halt         *store.Halt     `json:"halt,omitempty"`
+	Halt         *Halt           `json:"halt,omitempty"`
 	Epoch        int64           `json:"epoch"`
 	Build        int64           `json:"build"`
 	Lag          int64           `json:"lag"`
@@ -56,6 +57,25 @@ type Consumer struct {
 	Partitions   int             `json:"partitions"` // owned by this host
 	Topics       []ConsumerTopic `json:"topics"`
 	Lanes        []Lane          `json:"lanes,omitempty"`
+}
+
+// Halt is why and where a consumer stopped, its time as the API writes times.
+type Halt struct {
+	store.Halt
+	AtUS *int64 `json:"at_us,omitempty"` // never set: it hides the embedded one
+	At   string `json:"at,omitempty"`
+}
+
+// HaltOf gives a halt the form of the API; nil stays nil.
+func HaltOf(h *store.Halt) *Halt {
+	if h == nil {
+		return nil
+	}
+	out := &Halt{Halt: *h}
+	if h.AtUS != 0 {
+		out.At = jsonl.FormatTime(h.AtUS)
+	}
+	return out
 }
 
 // ID is type/name.
