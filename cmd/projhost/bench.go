@@ -32,9 +32,9 @@ run mean anything elsewhere. Loading and compiling plugins is not in the figures
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&o.Events, "events", demoEvents, "how `many` events are applied")
-	f.IntVar(&o.Accounts, "accounts", 10_000, "over how `many` accounts")
-	f.IntVar(&o.Rounds, "rounds", 3, "how `often` each contender runs")
+	f.IntVar(&o.Events, "events", demoEvents, "apply `n` events")
+	f.IntVar(&o.Accounts, "accounts", 10_000, "over `n` accounts")
+	f.IntVar(&o.Rounds, "rounds", 3, "run each contender `n` times")
 	f.StringSliceVar(&o.Only, "only", nil, "`names` of the contenders to run: native, loop, c, c+limit, go, go+limit")
 	f.StringVar(&o.CPUProfile, "cpuprofile", "", "write a profile of the runs to `file`")
 	f.StringVar(&o.Dir, "dir", "", "`folder` for the databases, on the disk to be measured (default: the temporary one)")

@@ -57,7 +57,7 @@ prints some rows, and serves until Ctrl-C. It needs Go and this repository, and 
 		},
 	}
 	cmd.Flags().BoolVar(&f.once, "once", false, "exit after printing")
-	cmd.Flags().IntVar(&f.events, "events", demoEvents, "how `many` sample events there shall be")
+	cmd.Flags().IntVar(&f.events, "events", demoEvents, "have `n` sample events")
 	cmd.Flags().StringVar(&f.listen, "listen", demoListen, "`address` to serve at; if this one is taken, any free port")
 	cmd.Flags().StringVar(&f.dataDir, "data-dir", "", "`folder` of the database, kept afterwards (default: a temporary one, removed)")
 	return cmd
@@ -140,10 +140,10 @@ func (c *cli) say(format string, args ...any) {
 
 // demoListener listens at a free port where the usual one is taken and none was
 // asked for.
-func demoListener(listen string, given bool) (net.Listener, error) {
-	l, err := net.Listen("tcp", listen)
+func demoListener(address string, given bool) (net.Listener, error) {
+	l, err := listen(address)
 	if err != nil && !given {
-		l, err = net.Listen("tcp", "127.0.0.1:0")
+		l, err = listen("127.0.0.1:0")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
@@ -161,7 +161,9 @@ func (c *cli) demoStory(ctx context.Context, n *node, f demoFlags) error {
 	if there := int64(f.events) - appended; there > 0 {
 		c.say("%s are there from before", plural(there, "event"))
 	}
-	c.say("appended %s in %s (%s)", plural(appended, "event"), round(appendTime), perSecond(appended, appendTime))
+	if appended > 0 {
+		c.say("appended %s in %s (%s)", plural(appended, "event"), round(appendTime), perSecond(appended, appendTime))
+	}
 	if err := c.demoCatchUp(ctx, n); err != nil {
 		return demoError(ctx, "apply", err)
 	}
@@ -170,14 +172,18 @@ func (c *cli) demoStory(ctx context.Context, n *node, f demoFlags) error {
 	if c.json {
 		return c.printJSON(demoSummary{int64(f.events), appended, appendTime.Seconds(), took.Seconds(), float64(appended) / took.Seconds(), n.address(), n.cfg.SQLitePath()})
 	}
-	c.say("the read model has caught up: %s appended and applied in %s (%s)\n", plural(appended, "event"), round(took), perSecond(appended, took))
+	if appended > 0 {
+		c.say("the read model has caught up: %s appended and applied in %s (%s)\n", plural(appended, "event"), round(took), perSecond(appended, took))
+	} else {
+		c.say("the read model has caught up\n")
+	}
 	if err := c.demoShow(ctx, cl); err != nil {
 		return demoError(ctx, "show", err)
 	}
-	c.say("\nserving at %s", n.address())
 	if f.once {
 		return nil
 	}
+	c.say("\nserving at %s", n.address())
 	c.demoHints(n)
 	return nil
 }

@@ -93,7 +93,9 @@ func round(d time.Duration) time.Duration {
 	return d.Round(time.Second)
 }
 
-// progress is a bar on a terminal and nothing elsewhere. bytes: the unit.
+// progress is a bar on a terminal and nothing elsewhere. bytes: the unit. It
+// shows no rate of events: the bar's is of its last few steps, which says
+// nothing, and every command ends with the right one.
 func (c *cli) progress(total int64, what string, bytes bool) *progressbar.ProgressBar {
 	if !isTerminal(c.stderr) || c.json {
 		return progressbar.DefaultSilent(total)
@@ -103,7 +105,6 @@ func (c *cli) progress(total int64, what string, bytes bool) *progressbar.Progre
 		progressbar.OptionSetDescription(what),
 		progressbar.OptionShowBytes(bytes),
 		progressbar.OptionShowCount(),
-		progressbar.OptionShowIts(),
 		progressbar.OptionSetWidth(24),
 		progressbar.OptionThrottle(100*time.Millisecond),
 		progressbar.OptionClearOnFinish(),
