@@ -28,6 +28,9 @@ stream TYPE ID in one commit. aggregate_type and aggregate_id may be left out; w
 Events with an id can be appended again: a repeat answers as the first time did.`,
 		Args: exactly("TYPE", "ID"),
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if args[0] == "" || args[1] == "" {
+				return usage("TYPE and ID must not be empty")
+			}
 			var version []byte
 			switch n, err := strconv.ParseInt(expected, 10, 64); {
 			case expected == "any" || expected == "new":

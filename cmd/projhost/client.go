@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/projhost/projhost/host/api"
 )
 
 // client calls the HTTP API of a host: a running one, or a server of our own
@@ -77,6 +79,18 @@ func (c *client) call(ctx context.Context, method, path string, query url.Values
 	return bytes.TrimRight(answer, "\n"), resp.Header, nil
 }
 
+// hint says in terms of the command line what the API says in its own.
+func (c *client) hint(e *answerError) {
+	switch {
+	case e.Status == http.StatusUnauthorized:
+		e.Message = fmt.Sprintf("%s wants a token: give it with --token or PROJHOST_TOKEN", c.base)
+	case e.Code == api.CodeProjectionHalted:
+		e.Message = strings.Replace(e.Message, "stale=ok reads", "--stale reads", 1)
+	case e.Code == api.CodeNotCaughtUp && c.local:
+		e.Message += ": no host is running; start one with projhost run"
+	}
+}
+
 func (c *client) answerError(resp *http.Response, body []byte) error {
 	var envelope struct {
 		Error struct {
@@ -92,9 +106,7 @@ func (c *client) answerError(resp *http.Response, body []byte) error {
 	if envelope.Error.Index != nil {
 		e.Index = *envelope.Error.Index
 	}
-	if e.Status == http.StatusUnauthorized {
-		e.Message = fmt.Sprintf("%s wants a token: give it with --token or PROJHOST_TOKEN", c.base)
-	}
+	c.hint(e)
 	return e
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -37,6 +38,23 @@ func (c *cli) connect(ctx context.Context) (*client, error) {
 	return cl, nil
 }
 
+// connectOrRead is connectOrOpen for a command that only reads: where there is
+// no database it makes none, since whoever asks is in the wrong folder.
+func (c *cli) connectOrRead(ctx context.Context) (*client, error) {
+	cl, err := c.remote(ctx)
+	if err != nil || cl != nil {
+		return cl, err
+	}
+	cfg, err := c.load()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat(cfg.SQLitePath()); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("no host answers at %s, and there is no database at %s: name the host with --url, or the configuration with --config", cfg.HTTP.Listen, cfg.SQLitePath())
+	}
+	return c.open(ctx, cfg)
+}
+
 // connectOrOpen finds the running host, and where there is none opens the store
 // and serves it to this process alone.
 func (c *cli) connectOrOpen(ctx context.Context) (*client, error) {
@@ -48,10 +66,16 @@ func (c *cli) connectOrOpen(ctx context.Context) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+	return c.open(ctx, cfg)
+}
+
+// open opens the store and serves it to this process alone.
+func (c *cli) open(ctx context.Context, cfg *config.Config) (*client, error) {
 	st, err := openStore(ctx, cfg)
 	if err != nil {
-		if _, locked := errors.AsType[*sqlite.LockedError](err); locked {
-			return nil, fmt.Errorf("%w; no host answers at %s", err, cfg.HTTP.Listen)
+		if locked, ok := errors.AsType[*sqlite.LockedError](err); ok {
+			return nil, fmt.Errorf("another projhost (%s) has the database open, and none answers at %s: "+
+				"if it is starting, try again in a moment; if it listens elsewhere, name it with --url (it holds %s)", locked.Holder, cfg.HTTP.Listen, locked.Path)
 		}
 		return nil, err
 	}

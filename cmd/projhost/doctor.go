@@ -5,15 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/projhost/projhost/host/api"
 	"github.com/projhost/projhost/internal/config"
 	"github.com/projhost/projhost/plugins"
 	"github.com/projhost/projhost/store/sqlite"
@@ -37,7 +41,7 @@ type finding struct {
 func (c *cli) doctorCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
-		Short: "Check configuration, data folder, database, schema, clock and plugins, and say what to mend",
+		Short: "Check configuration, data folder, database, consumers, clock and plugins, and say what to mend",
 		Args:  exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			findings := c.examine(cmd.Context())
@@ -131,14 +135,20 @@ func examineFolder(cfg *config.Config) finding {
 // examineDatabase asks the running host, and where there is none opens the
 // database itself, without making or changing anything.
 func (c *cli) examineDatabase(ctx context.Context, cfg *config.Config) (out []finding) {
-	if cl, err := configuredClient(cfg); err == nil && cl != nil && cl.alive(ctx) {
+	cl, err := c.remote(ctx)
+	if err != nil {
+		return append(out, finding{"host", failing, err.Error(), "start the host, or mend --url, PROJHOST_URL or http of the configuration"})
+	}
+	if cl != nil {
 		var ready map[string]any
 		out = append(out, finding{"host", healthy, "a host answers at " + cl.base, ""})
 		if err := cl.get(ctx, "/readyz", nil, &ready); err != nil {
 			return append(out, finding{"database", failing, err.Error(), "see projhost status, and the host's log"})
 		}
-		return append(out, finding{"database", healthy, "the host is ready, its store answers", ""})
+		out = append(out, finding{"database", healthy, "the host is ready, its store answers", ""})
+		return append(out, c.examineConsumers(ctx, cl))
 	}
+	out = append(out, examineAddress(cfg)...)
 	file := cfg.SQLitePath()
 	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
 		if cfg.Store.InitializeSchema == "never" {
@@ -170,6 +180,47 @@ func (c *cli) examineDatabase(ctx context.Context, cfg *config.Config) (out []fi
 		return append(out, finding{"schema", failing, err.Error(), "see the message"})
 	}
 	return append(out, finding{"schema", healthy, fmt.Sprintf("version %d, %s", info.SchemaVersion, plural(int64(info.Partitions), "partition")), ""})
+}
+
+// examineAddress finds a port that something else has; none answers there.
+func examineAddress(cfg *config.Config) []finding {
+	l, err := net.Listen("tcp", cfg.HTTP.Listen)
+	if err == nil {
+		_ = l.Close()
+	}
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return nil
+	}
+	return []finding{{"address", failing, cfg.HTTP.Listen + " is in use by what is no projhost", "stop that, or set http.listen to another port"}}
+}
+
+// examineConsumers finds those of the running host that do not run.
+func (c *cli) examineConsumers(ctx context.Context, cl *client) finding {
+	var page api.Page[api.Consumer]
+	if err := cl.get(ctx, "/v1/consumers", nil, &page); err != nil {
+		if e, ok := errors.AsType[*answerError](err); ok && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden) {
+			return finding{"consumers", warning, "not looked at: " + e.Message, ""}
+		}
+		return finding{"consumers", failing, err.Error(), "see the host's log"}
+	}
+	var names, troubles []string
+	for i := range page.Items {
+		switch k := &page.Items[i]; {
+		case k.Halt != nil:
+			troubles = append(troubles, fmt.Sprintf("%s is halted: %s", k.ID(), tableCell(k.Halt.Message)))
+		case k.Reason != "":
+			troubles = append(troubles, fmt.Sprintf("%s is %s: %s", k.ID(), k.State, tableCell(k.Reason)))
+		default:
+			names = append(names, fmt.Sprintf("%s %s", k.ID(), k.State))
+		}
+	}
+	switch {
+	case len(troubles) > 0:
+		return finding{"consumers", failing, strings.Join(troubles, " | "), "projhost status says why and where"}
+	case len(names) == 0:
+		return finding{"consumers", healthy, "none", ""}
+	}
+	return finding{"consumers", healthy, strings.Join(names, ", "), ""}
 }
 
 // examineClock finds a clock that went back: the embedded database has no other.

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -205,6 +206,7 @@ func TestAppend(t *testing.T) {
 	} {
 		p.run(stdin, "append", "account", "A-1", "--expected-version", "1").fails(exitFailed, "projhost: "+want+"\n")
 	}
+	p.run(`{"type":"T","data":1}`, "append", "", "A-1").fails(exitUsage, "projhost: TYPE and ID must not be empty\n")
 	p.run(`{"type":"T","data":1,"sequence":9}`, "append", "account", "A-1").fails(exitFailed, "projhost: standard input: line 1: member \"sequence\" can be checked only with --expected-version (nothing was stored)\n")
 }
 
@@ -221,12 +223,32 @@ func TestTopics(t *testing.T) {
 	p.run("", "topics", "tail", "nope").fails(exitFailed, "projhost: tail nope: there is no topic \"nope\" (not_found)\n")
 }
 
+// What only reads leaves no database where there was none.
+func TestReadingMakesNothing(t *testing.T) {
+	p := newPlace(t)
+	for _, args := range [][]string{{"topics", "list"}, {"topics", "tail", "events"}, {"query", "x"}, {"export", "events"}} {
+		p.run("", args...).fails(exitFailed, "projhost: no host answers at 127.0.0.1:1, and there is no database at data/projhost.db: name the host with --url, or the configuration with --config\n")
+	}
+	require.NoDirExists(t, filepath.Join(p.dir, "data"))
+}
+
+func TestExportCompressesByName(t *testing.T) {
+	p := newPlace(t)
+	p.run("", "import", p.write("events.jsonl", line(id1, "A-1", "opened", `{}`))).ok()
+	p.run("", "export", "events", "-o", "out.jsonl.gz").ok()
+	r, err := gzip.NewReader(strings.NewReader(p.read("out.jsonl.gz")))
+	require.NoError(t, err)
+	text, err := io.ReadAll(r)
+	require.NoError(t, err)
+	require.Equal(t, p.run("", "export", "events").ok(), string(text))
+}
+
 func TestSchema(t *testing.T) {
 	p := newPlace(t)
 	p.run("", "schema", "check").fails(exitFailed, "projhost: there is no database at data/projhost.db: projhost run makes it, or projhost schema print its script\n")
 	sql := p.run("", "schema", "print", "--driver", "sqlite").ok()
 	require.Contains(t, sql, `CREATE TABLE "ph_events"`)
-	p.run("", "topics", "list").ok()
+	p.run("", "import", p.write("none.jsonl", "")).ok()
 	require.Equal(t, "data/projhost.db is in shape\n", p.run("", "schema", "check").ok())
 	require.Equal(t, "{\"ok\":true}\n", p.run("", "schema", "check", "--json").ok())
 
@@ -241,7 +263,7 @@ func TestSchema(t *testing.T) {
 func TestDoctor(t *testing.T) {
 	p := newPlace(t)
 	golden(t, "doctor-fresh", masked(p, p.run("", "doctor").ok()))
-	p.run("", "topics", "list").ok()
+	p.run("", "import", p.write("none.jsonl", "")).ok()
 	golden(t, "doctor", masked(p, p.run("", "doctor").ok()))
 	p.write("notwasm.wasm", "hello")
 	p.write("config.toml", "[http]\nlisten = \"127.0.0.1:1\"\n[delivery]\nmax_attempts = 1\n[[plugin]]\nname = \"a\"\npath = \"notwasm.wasm\"\n[[plugin]]\nname = \"b\"\npath = \"nope.wasm\"\n")

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -36,7 +37,7 @@ reads. Data and metadata are written byte for byte as they are stored.`,
 			if after < 0 || limit < 0 {
 				return usage("--after and --limit must not be negative")
 			}
-			cl, err := c.connectOrOpen(cmd.Context())
+			cl, err := c.connectOrRead(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -50,13 +51,13 @@ reads. Data and metadata are written byte for byte as they are stored.`,
 				defer func() { err = errors.Join(err, f.Close()) }()
 				dst = f
 			}
-			return c.export(cmd.Context(), cl, dst, args[0], after, limit, zip, sequence)
+			return c.export(cmd.Context(), cl, dst, args[0], after, limit, zip || strings.HasSuffix(output, ".gz"), sequence)
 		},
 	}
 	f := cmd.Flags()
 	f.Int64Var(&after, "after", 0, "begin after this `position`")
-	f.Int64Var(&limit, "limit", 0, "at most so `many` events; 0: all")
-	f.BoolVar(&zip, "gzip", false, "compress the output")
+	f.Int64Var(&limit, "limit", 0, "at most `n` events; 0: all")
+	f.BoolVar(&zip, "gzip", false, "compress the output (a file that ends in .gz always is)")
 	f.BoolVar(&sequence, "with-sequence", false, "write each event's place in its stream, which import then checks")
 	f.StringVarP(&output, "output", "o", "", "write to `file` instead of standard output")
 	return cmd

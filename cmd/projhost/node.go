@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -96,11 +97,20 @@ func openNode(ctx context.Context, cfg *config.Config, log hclog.Logger, modules
 	}
 	n.api = api.New(api.Deps{Store: n.store, Runtime: hostRuntime{n.host}, Log: log.Named("http"), Registry: registry, Version: version()}, apiCfg)
 	if n.listener == nil {
-		if n.listener, err = net.Listen("tcp", cfg.HTTP.Listen); err != nil {
+		if n.listener, err = listen(cfg.HTTP.Listen); err != nil {
 			return nil, fmt.Errorf("http.listen: %w", err)
 		}
 	}
 	return n, nil
+}
+
+// listen says what to do about a port that is taken.
+func listen(address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("%s is in use by another process: stop that, or choose another port", address)
+	}
+	return l, err
 }
 
 // load reads and admits the configured plugins; all that are refused are named.

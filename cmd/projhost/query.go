@@ -72,7 +72,7 @@ order asked for. Only columns with an index can be filtered or ordered by.
 			if err != nil {
 				return err
 			}
-			cl, err := c.connectOrOpen(cmd.Context())
+			cl, err := c.connectOrRead(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -88,10 +88,10 @@ order asked for. Only columns with an index can be filtered or ordered by.
 	f.StringArrayVar(&q.where, "where", nil, "only rows where `FIELD=VALUE` (repeat it for more)")
 	f.StringVar(&q.whereNull, "where-null", "", "only rows where `FIELD` has no value")
 	f.StringVar(&q.order, "order", "", "order by `FIELD`, or FIELD:desc")
-	f.IntVar(&q.limit, "limit", 20, "at most so `many` rows")
+	f.IntVar(&q.limit, "limit", 20, "at most `n` rows")
 	f.StringVar(&q.after, "after", "", "begin after this `KEY`, or where another order is asked for after this cursor")
 	f.StringVar(&q.minPosition, "min-position", "", "wait until everything up to `P` (or TOPIC:P) is applied")
-	f.StringVar(&q.wait, "wait", "", "how `long` to wait for --min-position (default 2s)")
+	f.StringVar(&q.wait, "wait", "", "wait this `duration` for --min-position (default 2s)")
 	f.BoolVar(&q.stale, "stale", false, "read also from a projection that is halted")
 	f.StringVar(&q.format, "format", "table", "output `format`: "+strings.Join(queryFormats, ", "))
 	return cmd

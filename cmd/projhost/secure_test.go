@@ -79,6 +79,7 @@ format = "json"
 	require.Contains(t, p.run("", "status").ok(), "events  events      0    1                1         1\n")
 	// doctor needs no token: the host itself says whether it is ready.
 	require.Contains(t, p.run("", "doctor").ok(), "the host is ready, its store answers")
+	require.Regexp(t, `warn +consumers +not looked at: https://\S+ wants a token`, p.run("", "doctor", "--token", "wr0ng").ok())
 
 	// By its address alone the certificate is not believed, nor is another one.
 	o := p.run("", "status", "--url", h.address)
@@ -127,5 +128,6 @@ func TestListenerIsTaken(t *testing.T) {
 	p.write("config.toml", fmt.Sprintf("[http]\nlisten = %q\n", l.Addr()))
 	o := p.run("", "run")
 	require.Equal(t, exitFailed, o.code)
-	require.Equal(t, fmt.Sprintf("projhost: http.listen: listen tcp %s: bind: address already in use\n", l.Addr()), o.stderr)
+	require.Equal(t, fmt.Sprintf("projhost: http.listen: %s is in use by another process: stop that, or choose another port\n", l.Addr()), o.stderr)
+	require.Contains(t, p.run("", "doctor").stdout, fmt.Sprintf("fail  address      %s is in use by what is no projhost\n", l.Addr()))
 }

@@ -24,7 +24,7 @@ func (c *cli) topicsCommand() *cobra.Command {
 		Short: "List the topics with their ends and high-water marks",
 		Args:  exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
-			cl, err := c.connectOrOpen(cmd.Context())
+			cl, err := c.connectOrRead(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -71,7 +71,7 @@ func (c *cli) tailCommand() *cobra.Command {
 			if cmd.Flags().Changed("after") && cmd.Flags().Changed("last") {
 				return usage("--after and --last contradict each other: give one")
 			}
-			cl, err := c.connectOrOpen(cmd.Context())
+			cl, err := c.connectOrRead(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -91,7 +91,7 @@ func (c *cli) tailCommand() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.BoolVarP(&follow, "follow", "f", false, "go on as messages are appended, until interrupted")
-	f.Int64VarP(&last, "last", "n", 10, "begin with the last so `many` positions")
+	f.Int64VarP(&last, "last", "n", 10, "begin with the last `n` positions")
 	f.Int64Var(&after, "after", 0, "begin after this `position`")
 	return cmd
 }
