@@ -120,7 +120,7 @@ func TestPoisonLoops(t *testing.T) {
 	t.Parallel()
 	engine := newEngine(t)
 	poison := loadPlugin(t, engine, "poison", guest.Build(t, "testplugins/poison"), func(s *plugins.Settings) {
-		s.Timeout = 300 * time.Millisecond
+		s.Timeout = 2 * time.Second
 	})
 	st := openSQLite(t, filepath.Join(t.TempDir(), "p.db"))
 	importAll(t, st, poisoned(100, 60, "loop"))
