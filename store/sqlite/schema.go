@@ -62,7 +62,8 @@ func SchemaSQL(tablePrefix string, partitions int) (string, error) {
 	b.WriteString("BEGIN;\n\n" + names.sql(schemaMigrationsDDL))
 	for _, m := range migrations {
 		fmt.Fprintf(&b, "\n%s\n", names.sql(m.SQL))
-		fmt.Fprintf(&b, "%s(%d, '%s', '%s', CAST(unixepoch('subsec') * 1000000 AS INTEGER));\n",
+		// Whole seconds: unixepoch('subsec') is NULL in the shell of Debian 12 (3.40).
+		fmt.Fprintf(&b, "%s(%d, '%s', '%s', CAST(strftime('%%s', 'now') AS INTEGER) * 1000000);\n",
 			names.sql(insertMigrationSQL), m.Version, m.Name, m.Checksum)
 	}
 	b.WriteString("\n-- The number of partitions is fixed for ever.\n")
