@@ -74,6 +74,9 @@ func (c *client) call(ctx context.Context, method, path string, query url.Values
 		return nil, nil, fmt.Errorf("read the answer of %s: %w", c.base, err)
 	}
 	if resp.StatusCode >= 300 {
+		if c.local && ctx.Err() != nil {
+			return nil, nil, errInterrupted // whatever our own server makes of it
+		}
 		return nil, resp.Header, c.answerError(resp, answer)
 	}
 	return bytes.TrimRight(answer, "\n"), resp.Header, nil

@@ -182,6 +182,9 @@ func openStore(ctx context.Context, cfg *config.Config) (store.Store, error) {
 	if err := os.MkdirAll(cfg.DataPath(), 0o750); err != nil {
 		return nil, fmt.Errorf("data_dir: %w", err)
 	}
+	if _, err := os.Stat(cfg.SQLitePath()); errors.Is(err, fs.ErrNotExist) && cfg.Store.InitializeSchema == "never" {
+		return nil, fmt.Errorf("there is no database at %s, and initialize_schema is \"never\": make it with the script of projhost schema print", cfg.SQLitePath())
+	}
 	st, err := sqlite.Open(ctx, sqliteOptions(cfg))
 	if err != nil {
 		return nil, err

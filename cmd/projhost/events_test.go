@@ -252,12 +252,21 @@ func TestSchema(t *testing.T) {
 	require.Equal(t, "data/projhost.db is in shape\n", p.run("", "schema", "check").ok())
 	require.Equal(t, "{\"ok\":true}\n", p.run("", "schema", "check", "--json").ok())
 
+	// What is printed serves older shells of SQLite too.
+	require.NotContains(t, sql, "subsec")
+
 	// Somebody who lets nothing be made makes it himself.
 	p.write("config.toml", "[http]\nlisten = \"127.0.0.1:1\"\n[store]\ntable_prefix = \"x_\"\ninitialize_schema = \"never\"\n")
 	o := p.run("", "schema", "check")
 	require.Equal(t, exitFailed, o.code)
 	require.Contains(t, o.stderr, "x_")
 	require.Contains(t, p.run("", "schema", "print").ok(), `CREATE TABLE "x_events"`)
+}
+
+func TestNeverInitializedSaysHow(t *testing.T) {
+	p := newPlace(t)
+	p.write("config.toml", "[http]\nlisten = \"127.0.0.1:1\"\n[store]\ninitialize_schema = \"never\"\n")
+	p.run("", "run").fails(exitFailed, "projhost: there is no database at data/projhost.db, and initialize_schema is \"never\": make it with the script of projhost schema print\n")
 }
 
 func TestDoctor(t *testing.T) {

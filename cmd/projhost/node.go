@@ -132,6 +132,7 @@ func (n *node) load(ctx context.Context, modules map[string][]byte) ([]host.Plug
 			errs = append(errs, err)
 			continue
 		}
+		n.log.Info("loading", "plugin", p.Name) // the first time it is compiled, which takes a while
 		m, err := n.engine.Load(ctx, wasm, settings)
 		if err != nil {
 			errs = append(errs, err)

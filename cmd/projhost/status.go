@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -234,6 +235,10 @@ func findConsumer(ctx context.Context, cl *client, arg string) (typ, name string
 	return "", "", usage("%q names %s: say which", arg, strings.Join(found, " and "))
 }
 
+func sameProgress(a, b api.PartitionCheckpoint) bool {
+	return a.Position == b.Position && a.ReadThrough == b.ReadThrough && a.Generation == b.Generation
+}
+
 func (c *cli) printConsumer(k *api.Consumer) {
 	t := newTable(c.stdout)
 	t.AppendRows([]table.Row{
@@ -249,8 +254,19 @@ func (c *cli) printConsumer(k *api.Consumer) {
 		}
 		t := newTable(c.stdout, "partition", "checkpoint", "applied", "generation")
 		right(t, 1, 2, 3, 4)
-		for _, p := range topic.Checkpoints {
-			t.AppendRow(table.Row{p.Partition, p.Position, p.ReadThrough, p.Generation})
+		// Neighbours that are equally far share a line.
+		for first := 0; first < len(topic.Checkpoints); {
+			p := topic.Checkpoints[first]
+			last := first
+			for last+1 < len(topic.Checkpoints) && sameProgress(p, topic.Checkpoints[last+1]) {
+				last++
+			}
+			name := strconv.Itoa(p.Partition)
+			if last > first {
+				name += "-" + strconv.Itoa(topic.Checkpoints[last].Partition)
+			}
+			t.AppendRow(table.Row{name, p.Position, p.ReadThrough, p.Generation})
+			first = last + 1
 		}
 		t.Render()
 	}
