@@ -49,6 +49,12 @@ func (l *log) readCount() int {
 	return len(l.reads)
 }
 
+func (l *log) Topic(context.Context, string) (store.Topic, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return store.Topic{End: l.end, HighWaterMark: l.end}, nil
+}
+
 func (l *log) ReadPage(ctx context.Context, q store.PageQuery) (store.Page, error) {
 	l.mu.Lock()
 	l.reads = append(l.reads, q.After)

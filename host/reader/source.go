@@ -77,16 +77,40 @@ func NewSource(topics store.Topics, topic string, cfg SourceConfig) *Source {
 func (s *Source) Run(ctx context.Context) error {
 	defer close(s.stopped)
 	var group errgroup.Group
+	unread := time.NewTicker(unreadPoll)
+	defer unread.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return group.Wait()
+		case <-unread.C:
+			s.lookAtEnd(ctx)
 		case f := <-s.requests:
 			group.Go(func() error {
 				s.fly(ctx, f)
 				return nil
 			})
 		}
+	}
+}
+
+// unreadPoll is how often the end of a topic is looked up that nobody reads any
+// more: the lag of a halted consumer goes on growing.
+const unreadPoll = time.Second
+
+// lookAtEnd keeps End current while no read does. An error is left to the next
+// try: nothing depends on it but what people are shown.
+func (s *Source) lookAtEnd(ctx context.Context) {
+	s.mu.Lock()
+	read := len(s.flights) > 0
+	s.mu.Unlock()
+	if read {
+		return
+	}
+	if topic, err := s.topics.Topic(ctx, s.topic); err == nil {
+		s.mu.Lock()
+		s.end = max(s.end, topic.HighWaterMark)
+		s.mu.Unlock()
 	}
 }
 

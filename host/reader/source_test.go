@@ -141,6 +141,22 @@ func TestSourceWaitsAtTheEnd(t *testing.T) {
 
 // What was read under another incarnation is never given out: kept pages are
 // dropped, and a read that was under way is done again.
+// The lag of a consumer that has halted goes on growing.
+func TestSourceKnowsTheEndThoughNobodyReads(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLog()
+		l.append(events(3)...)
+		s := startSource(t, l, smallPages)
+		_, err := s.Next(t.Context(), 0)
+		require.NoError(t, err)
+		require.Equal(t, int64(3), s.End())
+		l.append(events(4)...)
+		time.Sleep(unreadPoll + time.Millisecond) // virtual
+		require.Equal(t, int64(7), s.End())
+	})
+}
+
 func TestSourceDropsOtherIncarnations(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
