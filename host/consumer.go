@@ -192,6 +192,13 @@ func (c *consumer) open(ctx context.Context) (*session, uint64, error) {
 	if err != nil {
 		return nil, 0, fmt.Errorf("read %s: %w", c.id, err)
 	}
+	// A first build begins with empty tables: no row of them has to be read.
+	empty := make([]bool, len(c.stored.Tables))
+	for i, ref := range c.stored.Tables {
+		if empty[i], err = h.deps.Store.Empty(ctx, ref); err != nil {
+			return nil, 0, err
+		}
+	}
 	s := &session{term: term, start: make([]int64, len(c.topics)), initial: make([][]int64, len(c.topics))}
 	for t := range c.topics {
 		s.initial[t] = make([]int64, h.holder.Count())
@@ -216,7 +223,7 @@ func (c *consumer) open(ctx context.Context) (*session, uint64, error) {
 		Consumer: c.id, Declared: c.declared, Index: c.index,
 		Build: c.stored.Build, Epoch: stored.Epoch,
 		InstanceID: h.holder.Instance(), Incarnation: incarnation, Digest: c.plugin.Module.Digest(),
-		Topics: c.topics, Tables: c.stored.Tables,
+		Topics: c.topics, Tables: c.stored.Tables, Empty: empty,
 		Start: s.start, Checkpoints: s.initial, Fence: -1,
 		Batch: h.cfg.Batch, BatchMax: h.cfg.BatchMax, BatchBytes: h.cfg.BatchBytes, BatchAge: h.cfg.BatchAge,
 		CallMessages: h.cfg.CallMessages, CallBytes: h.cfg.CallBytes,

@@ -54,7 +54,7 @@ func TestGoldenSQL(t *testing.T) {
 				}
 				s := d.Statements(physical, table)
 				for _, q := range []struct{ name, sql string }{{"upsert", s.Upsert}, {"insert", s.Insert}, {"update", s.Update}, {"delete", s.Delete},
-					{"delete children", s.DeleteChildren}, {"get", s.Get}, {"list", s.List}, {"select 4 keys", s.SelectKeys(4)}} {
+					{"delete children", s.DeleteChildren}, {"get", s.Get}, {"list", s.List}, {"any", s.Any}, {"select 4 keys", s.SelectKeys(4)}} {
 					fmt.Fprintf(&b, "\n-- %s\n%s\n", q.name, q.sql)
 				}
 				b.WriteString("\n")

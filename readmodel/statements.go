@@ -21,6 +21,7 @@ import (
 //	Get              KeyArgs, the epoch
 //	List             the parent's key, the child key before the first ("" at first), the epoch, the limit
 //	SelectKeys       SelectArgs
+//	Any              none
 //
 // A row of a lower epoch than the one asked for is absent.
 type Statements struct {
@@ -44,6 +45,7 @@ type Statements struct {
 	DeleteChildren string // child tables only
 	Get            string
 	List           string // child tables only
+	Any            string // a row of one column if the table has rows
 
 	columns string // of a row as Scanner wants it
 }
@@ -61,6 +63,7 @@ func (d *Dialect) Statements(physical string, t *Table) *Statements {
 	}
 	s.Update = s.update()
 	s.Delete = "DELETE FROM " + d.Quote(physical) + " WHERE " + byKey
+	s.Any = d.limit("SELECT "+d.Quote(KeyColumn)+" FROM "+d.Quote(physical), 1)
 	s.Get = from + byKey + " AND " + s.current(n+1)
 	if t.Parent != nil {
 		key, child := d.Quote(KeyColumn), d.Quote(ChildColumn)

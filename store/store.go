@@ -188,6 +188,9 @@ type ReadModels interface {
 	// FindUnique returns the row whose value in a unique column is that of
 	// the given row (not null there). ErrNotFound.
 	FindUnique(ctx context.Context, t TableRef, column int, row readmodel.Row) (StoredRow, error)
+	// Empty tells whether a table has no row at all, of whatever epoch. Who
+	// holds the leases of a build knows from it that all rows are absent.
+	Empty(ctx context.Context, t TableRef) (bool, error)
 	// View opens a consistent read of a consumer's live build: the live
 	// pointer, its checkpoints and rows come from one snapshot. The
 	// caller closes it soon; no client is written to while it is open.

@@ -367,9 +367,10 @@ func (l *Lane) preload(ctx context.Context, end int) error {
 
 func (l *Lane) want(k int, t *table, e *reader.Entry, child string) {
 	n := l.rows.find(t, e.Key, child)
-	switch {
-	case n == nil:
+	if n == nil {
 		n = l.rows.add(t, e.Key, child)
+	}
+	switch {
 	case n.known():
 		l.sink.hits++
 		return

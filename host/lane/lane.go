@@ -65,6 +65,7 @@ type Config struct {
 	Digest      string
 	Topics      []string
 	Tables      []store.TableRef // in the order of the declaration
+	Empty       []bool           // by table: it has no rows
 	Partitions  []int            // the lane's own
 	Start       []int64          // by topic: where its feed begins
 	Checkpoints [][]int64        // by topic, by partition (all N)
@@ -180,7 +181,7 @@ func New(cfg Config, deps Deps) *Lane {
 	l := &Lane{
 		cfg: cfg, deps: deps,
 		queue:     NewQueue(cfg.QueueBytes),
-		rows:      newRows(cfg.Tables, cfg.CacheBytes),
+		rows:      newRows(cfg.Tables, cfg.Empty, cfg.CacheBytes),
 		loop:      cfg.Retry.NewLoop(deps.Observer.Reporter()),
 		accepted:  append([]int64(nil), cfg.Start...),
 		ends:      make([]int64, topics),

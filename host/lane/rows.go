@@ -53,6 +53,9 @@ type table struct {
 	own      map[string]*row
 	families map[string]*family
 	unique   []unique
+	// complete: the database has no row that is not known here. It was empty
+	// when the lane began, and nothing of it has been dropped.
+	complete bool
 }
 
 // unique is a unique column of a table, and who has its values among the rows
@@ -112,11 +115,13 @@ type undo struct {
 // value here.
 func (n *row) known() bool { return n.exists != readmodel.Unknown || n.changedIn > 0 }
 
-func newRows(refs []store.TableRef, bytesMax int) *rows {
+// newRows makes the cache of some tables. empty tells which of them have no
+// rows; it may be nil.
+func newRows(refs []store.TableRef, empty []bool, bytesMax int) *rows {
 	r := &rows{bytesMax: bytesMax, building: 1}
 	r.recent.prev, r.recent.next = &r.recent, &r.recent
-	for _, ref := range refs {
-		t := &table{ref: ref, isChild: ref.Table.Parent != nil, free: ref.Table.Free}
+	for i, ref := range refs {
+		t := &table{ref: ref, complete: i < len(empty) && empty[i], isChild: ref.Table.Parent != nil, free: ref.Table.Free}
 		if t.isChild {
 			t.families = make(map[string]*family)
 		} else {
@@ -157,10 +162,14 @@ func (r *rows) find(t *table, key, child string) *row {
 	return found
 }
 
-// add makes a row of which nothing is known yet, absent so far.
+// add makes a row of which nothing is known yet but what the table as a whole
+// tells, absent so far.
 func (r *rows) add(t *table, key, child string) *row {
 	// Keys share memory with the page of their message: keep copies.
 	n := &row{table: t, key: strings.Clone(key), child: strings.Clone(child)}
+	if t.complete {
+		n.exists = readmodel.Absent
+	}
 	if t.isChild {
 		f := r.family(t, n.key)
 		n.family = f
@@ -350,6 +359,9 @@ func (r *rows) evict() {
 		n := r.recent.prev
 		if n == &r.recent {
 			return
+		}
+		if n.value != nil {
+			n.table.complete = false
 		}
 		r.drop(n)
 	}

@@ -60,9 +60,20 @@ func TestRowsAgainstModel(t *testing.T) {
 func rowsAgainstModel(refs []store.TableRef, newRow func(n int64) readmodel.Row) func(t *rapid.T) {
 	return func(t *rapid.T) {
 		m := &cacheModel{
-			rows:  newRows(refs, rapid.SampledFrom([]int{0, 1500, 1 << 20}).Draw(t, "bound")),
 			truth: make(map[place]readmodel.Row), db: make(map[place]readmodel.Row), before: make(map[place]readmodel.Row),
 		}
+		var empty []bool
+		for i := range refs {
+			empty = append(empty, rapid.Bool().Draw(t, "empty"))
+			if p := (place{i, readmodel.Key{Key: "1"}}); !empty[i] && i <= tableChild {
+				if i == tableChild {
+					p.key.Child = "2"
+				}
+				m.db[p] = newRow(-1)
+				m.truth[p], m.before[p] = m.db[p], m.db[p]
+			}
+		}
+		m.rows = newRows(refs, empty, rapid.SampledFrom([]int{0, 1500, 1 << 20}).Draw(t, "bound"))
 		draw := func() (*table, place) {
 			p := place{table: rapid.IntRange(0, 1).Draw(t, "table")}
 			p.key.Key = fmt.Sprint(rapid.IntRange(0, 3).Draw(t, "key"))
@@ -209,7 +220,7 @@ func TestRowsDropTheLeastRecent(t *testing.T) {
 	for _, table := range tables {
 		refs = append(refs, store.TableRef{Table: table})
 	}
-	r := newRows(refs, 3*(rowBytes+10))
+	r := newRows(refs, nil, 3*(rowBytes+10))
 	own := r.tables[0]
 	for _, key := range []string{"a", "b", "c", "d"} {
 		r.loaded(r.add(own, key, ""), nil, 0, 0)

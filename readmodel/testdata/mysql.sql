@@ -59,6 +59,9 @@ SELECT `key`, `t`, `short`, `i`, `d`, `big`, `narrow`, `f`, `b`, `day`, `clock`,
 -- list
 
 
+-- any
+SELECT `key` FROM `app_every__b7` LIMIT 1
+
 -- select 4 keys
 SELECT `key`, `t`, `short`, `i`, `d`, `big`, `narrow`, `f`, `b`, `day`, `clock`, `at`, `id`, `raw`, `doc`, `ph_position`, `ph_updated_us` FROM `app_every__b7` WHERE (`ph_epoch` >= ? OR `ph_epoch` IS NULL) AND `key` IN (?, ?, ?, ?)
 
@@ -102,6 +105,9 @@ SELECT `key`, `child`, `n`, `note`, `ph_position`, `ph_updated_us` FROM `app_lin
 
 -- list
 SELECT `key`, `child`, `n`, `note`, `ph_position`, `ph_updated_us` FROM `app_lines__b7` WHERE `key` = ? AND `child` > ? AND (`ph_epoch` >= ? OR `ph_epoch` IS NULL) ORDER BY `child` LIMIT ?
+
+-- any
+SELECT `key` FROM `app_lines__b7` LIMIT 1
 
 -- select 4 keys
 SELECT `key`, `child`, `n`, `note`, `ph_position`, `ph_updated_us` FROM `app_lines__b7` WHERE (`ph_epoch` >= ? OR `ph_epoch` IS NULL) AND (`key` = ? AND `child` = ? OR `key` = ? AND `child` = ? OR `key` = ? AND `child` = ? OR `key` = ? AND `child` = ?)
@@ -147,6 +153,9 @@ SELECT `key`, `email`, `balance`, `bio`, `ph_position`, `ph_updated_us` FROM `ap
 -- list
 
 
+-- any
+SELECT `key` FROM `app_users__b7` LIMIT 1
+
 -- select 4 keys
 SELECT `key`, `email`, `balance`, `bio`, `ph_position`, `ph_updated_us` FROM `app_users__b7` WHERE (`ph_epoch` >= ? OR `ph_epoch` IS NULL) AND `key` IN (?, ?, ?, ?)
 
@@ -187,6 +196,9 @@ SELECT `key`, `child`, `doc`, `ph_position`, `ph_updated_us` FROM `app_notes__b7
 
 -- list
 SELECT `key`, `child`, `doc`, `ph_position`, `ph_updated_us` FROM `app_notes__b7` WHERE `key` = ? AND `child` > ? AND (`ph_epoch` >= ? OR `ph_epoch` IS NULL) ORDER BY `child` LIMIT ?
+
+-- any
+SELECT `key` FROM `app_notes__b7` LIMIT 1
 
 -- select 4 keys
 SELECT `key`, `child`, `doc`, `ph_position`, `ph_updated_us` FROM `app_notes__b7` WHERE (`ph_epoch` >= ? OR `ph_epoch` IS NULL) AND (`key` = ? AND `child` = ? OR `key` = ? AND `child` = ? OR `key` = ? AND `child` = ? OR `key` = ? AND `child` = ?)

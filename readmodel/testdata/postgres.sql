@@ -59,6 +59,9 @@ SELECT "key", "t", "short", "i", "d", "big", "narrow", "f", "b", "day", "clock",
 -- list
 
 
+-- any
+SELECT "key" FROM "app_every__b7" LIMIT 1
+
 -- select 4 keys
 SELECT "key", "t", "short", "i", "d", "big", "narrow", "f", "b", "day", "clock", "at", "id", "raw", "doc", "ph_position", "ph_updated_us" FROM "app_every__b7" WHERE ("ph_epoch" >= $1 OR "ph_epoch" IS NULL) AND "key" IN ($2, $3, $4, $5)
 
@@ -102,6 +105,9 @@ SELECT "key", "child", "n", "note", "ph_position", "ph_updated_us" FROM "app_lin
 
 -- list
 SELECT "key", "child", "n", "note", "ph_position", "ph_updated_us" FROM "app_lines__b7" WHERE "key" = $1 AND "child" > $2 AND ("ph_epoch" >= $3 OR "ph_epoch" IS NULL) ORDER BY "child" LIMIT $4
+
+-- any
+SELECT "key" FROM "app_lines__b7" LIMIT 1
 
 -- select 4 keys
 SELECT "key", "child", "n", "note", "ph_position", "ph_updated_us" FROM "app_lines__b7" WHERE ("ph_epoch" >= $1 OR "ph_epoch" IS NULL) AND ("key" = $2 AND "child" = $3 OR "key" = $4 AND "child" = $5 OR "key" = $6 AND "child" = $7 OR "key" = $8 AND "child" = $9)
@@ -147,6 +153,9 @@ SELECT "key", "email", "balance", "bio", "ph_position", "ph_updated_us" FROM "ap
 -- list
 
 
+-- any
+SELECT "key" FROM "app_users__b7" LIMIT 1
+
 -- select 4 keys
 SELECT "key", "email", "balance", "bio", "ph_position", "ph_updated_us" FROM "app_users__b7" WHERE ("ph_epoch" >= $1 OR "ph_epoch" IS NULL) AND "key" IN ($2, $3, $4, $5)
 
@@ -187,6 +196,9 @@ SELECT "key", "child", "doc", "ph_position", "ph_updated_us" FROM "app_notes__b7
 
 -- list
 SELECT "key", "child", "doc", "ph_position", "ph_updated_us" FROM "app_notes__b7" WHERE "key" = $1 AND "child" > $2 AND ("ph_epoch" >= $3 OR "ph_epoch" IS NULL) ORDER BY "child" LIMIT $4
+
+-- any
+SELECT "key" FROM "app_notes__b7" LIMIT 1
 
 -- select 4 keys
 SELECT "key", "child", "doc", "ph_position", "ph_updated_us" FROM "app_notes__b7" WHERE ("ph_epoch" >= $1 OR "ph_epoch" IS NULL) AND ("key" = $2 AND "child" = $3 OR "key" = $4 AND "child" = $5 OR "key" = $6 AND "child" = $7 OR "key" = $8 AND "child" = $9)

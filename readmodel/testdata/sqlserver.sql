@@ -59,6 +59,9 @@ SELECT [key], [t], [short], [i], [d], [big], [narrow], [f], [b], [day], [clock],
 -- list
 
 
+-- any
+SELECT TOP (1) [key] FROM [app_every__b7]
+
 -- select 4 keys
 SELECT [key], [t], [short], [i], [d], [big], [narrow], [f], [b], [day], [clock], [at], [id], [raw], [doc], [ph_position], [ph_updated_us] FROM [app_every__b7] WHERE ([ph_epoch] >= @p1 OR [ph_epoch] IS NULL) AND [key] IN (CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)), CAST(@p3 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)), CAST(@p4 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)), CAST(@p5 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)))
 
@@ -102,6 +105,9 @@ SELECT [key], [child], [n], [note], [ph_position], [ph_updated_us] FROM [app_lin
 
 -- list
 SELECT [key], [child], [n], [note], [ph_position], [ph_updated_us] FROM [app_lines__b7] WHERE [key] = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] > CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND ([ph_epoch] >= @p3 OR [ph_epoch] IS NULL) ORDER BY [child] OFFSET 0 ROWS FETCH NEXT @p4 ROWS ONLY
+
+-- any
+SELECT TOP (1) [key] FROM [app_lines__b7]
 
 -- select 4 keys
 SELECT [key], [child], [n], [note], [ph_position], [ph_updated_us] FROM [app_lines__b7] WHERE ([ph_epoch] >= @p1 OR [ph_epoch] IS NULL) AND ([key] = CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p3 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) OR [key] = CAST(@p4 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p5 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) OR [key] = CAST(@p6 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p7 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) OR [key] = CAST(@p8 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p9 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)))
@@ -147,6 +153,9 @@ SELECT [key], [email], [balance], [bio], [ph_position], [ph_updated_us] FROM [ap
 -- list
 
 
+-- any
+SELECT TOP (1) [key] FROM [app_users__b7]
+
 -- select 4 keys
 SELECT [key], [email], [balance], [bio], [ph_position], [ph_updated_us] FROM [app_users__b7] WHERE ([ph_epoch] >= @p1 OR [ph_epoch] IS NULL) AND [key] IN (CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)), CAST(@p3 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)), CAST(@p4 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)), CAST(@p5 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)))
 
@@ -187,6 +196,9 @@ SELECT [key], [child], [doc], [ph_position], [ph_updated_us] FROM [app_notes__b7
 
 -- list
 SELECT [key], [child], [doc], [ph_position], [ph_updated_us] FROM [app_notes__b7] WHERE [key] = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] > CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND ([ph_epoch] >= @p3 OR [ph_epoch] IS NULL) ORDER BY [child] OFFSET 0 ROWS FETCH NEXT @p4 ROWS ONLY
+
+-- any
+SELECT TOP (1) [key] FROM [app_notes__b7]
 
 -- select 4 keys
 SELECT [key], [child], [doc], [ph_position], [ph_updated_us] FROM [app_notes__b7] WHERE ([ph_epoch] >= @p1 OR [ph_epoch] IS NULL) AND ([key] = CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p3 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) OR [key] = CAST(@p4 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p5 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) OR [key] = CAST(@p6 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p7 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) OR [key] = CAST(@p8 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p9 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)))

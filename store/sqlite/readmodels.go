@@ -69,6 +69,16 @@ func (s *Store) FindUnique(ctx context.Context, t store.TableRef, column int, ro
 	return list[0], nil
 }
 
+// Empty implements [store.ReadModels].
+func (s *Store) Empty(ctx context.Context, t store.TableRef) (empty bool, err error) {
+	err = s.read(ctx, "look into "+t.Physical, func(c *conn) error {
+		row, err := c.queryRow(ctx, s.plan(&t).Any)
+		empty = row == nil
+		return err
+	})
+	return empty, err
+}
+
 // collect appends the rows of a query.
 func (p *tablePlan) collect(ctx context.Context, c *conn, list []store.StoredRow, text string, args []any) ([]store.StoredRow, error) {
 	rows, err := c.queryAny(ctx, text, args)

@@ -24,6 +24,7 @@ var readModelCases = []testCase{
 	{"RowsOfALowerEpochAreAbsent", readModelEpoch},
 	{"ChildrenComeInOrderPageByPage", readModelChildren},
 	{"UniqueValueFindsItsRow", readModelUnique},
+	{"EmptyMeansNoRowAtAll", readModelEmpty},
 	{"DeletingAParentDeletesItsChildren", readModelDeleteParent},
 	{"ChildrenOutliveNothingButTheirDeletion", readModelChildOrder},
 	{"ViewIsOneMoment", readModelViewMoment},
@@ -85,6 +86,30 @@ func readModelEpoch(t *testing.T, d *db) {
 	rows, err = d.ListChildren(d.ctx(), ref, "a", "", 10)
 	require.NoError(t, err)
 	require.Empty(t, rows)
+}
+
+func readModelEmpty(t *testing.T, d *db) {
+	l := d.lane("i", 3)
+	empty := func(table string, epoch int64) bool {
+		ref := l.ref(table)
+		ref.Epoch = epoch
+		is, err := d.Empty(d.ctx(), ref)
+		require.NoError(t, err)
+		return is
+	}
+	require.True(t, empty("accounts", 0))
+	b := l.batch(7, 3)
+	l.write(b, "accounts", l.account("a", 1, ""))
+	l.apply(b)
+	require.False(t, empty("accounts", 0))
+	require.False(t, empty("accounts", 1), "a row of a lower epoch is a row")
+	require.True(t, empty("entries", 0))
+	b = l.batch(8, 3)
+	l.write(b, "accounts", remove("a"))
+	l.write(b, "entries", l.entry("b", "1", 1))
+	l.apply(b)
+	require.True(t, empty("accounts", 0))
+	require.False(t, empty("entries", 0))
 }
 
 func readModelUnique(t *testing.T, d *db) {

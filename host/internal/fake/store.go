@@ -620,6 +620,17 @@ func (s *Store) ListChildren(_ context.Context, t store.TableRef, key, after str
 	return out[:min(limit, len(out))], hidden
 }
 
+// Empty implements store.ReadModels.
+func (s *Store) Empty(_ context.Context, t store.TableRef) (bool, error) {
+	after, err := s.call("Empty")
+	if err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.builds[t.Build].tables[t.Table.Index]) == 0, after
+}
+
 // FindUnique implements store.ReadModels.
 func (s *Store) FindUnique(_ context.Context, t store.TableRef, column int, row readmodel.Row) (store.StoredRow, error) {
 	after, err := s.call("FindUnique")

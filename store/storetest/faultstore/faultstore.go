@@ -348,6 +348,11 @@ func (s *Store) FindUnique(ctx context.Context, t store.TableRef, column int, ro
 	return readOf(s, "FindUnique", func() (store.StoredRow, error) { return s.inner.FindUnique(ctx, t, column, row) })
 }
 
+// Empty implements [store.ReadModels].
+func (s *Store) Empty(ctx context.Context, t store.TableRef) (bool, error) {
+	return readOf(s, "Empty", func() (bool, error) { return s.inner.Empty(ctx, t) })
+}
+
 // View implements [store.ReadModels]; the view's calls fail as well.
 func (s *Store) View(ctx context.Context, id store.ConsumerID) (store.ReadView, error) {
 	var opened store.ReadView
