@@ -5,6 +5,8 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"unsafe"
 
 	"github.com/google/uuid"
@@ -252,7 +254,7 @@ func (a *appender) byID(id store.ID) (_ *store.Event, err error) {
 	var e *store.Event
 	if r.next() {
 		e = new(store.Event)
-		a.tx.scanEvent(r, e)
+		a.s.scanEvent(a.tx.conn, r, e)
 	}
 	return e, r.close()
 }
@@ -383,7 +385,7 @@ func (a *appender) alreadyThere(e *store.ImportEvent, index int, version int64) 
 }
 
 // scanEvent reads the row of an eventColumns query.
-func (c *conn) scanEvent(r *rows, e *store.Event) {
+func (s *Store) scanEvent(c *conn, r *rows, e *store.Event) {
 	e.Position = r.int(0)
 	copy(e.ID[:], r.bytes(1))
 	e.AggregateType = c.intern(r.text(2))
@@ -391,18 +393,25 @@ func (c *conn) scanEvent(r *rows, e *store.Event) {
 	e.Sequence = r.int(4)
 	e.Type = c.intern(r.text(5))
 	e.Revision = int32(r.int(6))
-	e.Codec = c.intern(r.text(7))
-	e.CodecVersion = int32(r.int(8))
-	e.OccurredUS = r.int(9)
-	e.Partition = int(r.int(10))
-	e.Data = r.bytes(11)
-	e.Metadata = r.bytes(12)
+	e.Codec, e.CodecVersion = store.DefaultCodec, store.DefaultCodecVersion
+	if other := r.text(7); other != "" {
+		version, codec, _ := strings.Cut(other, " ")
+		n, _ := strconv.ParseInt(version, 10, 32) // is an INTEGER column's
+		e.Codec, e.CodecVersion = c.intern(codec), int32(n)
+	}
+	e.OccurredUS = r.int(8)
+	e.Partition = store.PartitionOf(e.AggregateID, s.info.Partitions)
+	e.Data = r.bytes(9)
+	e.Metadata = r.bytes(10)
 }
 
 // readEvent is scanEvent for readers: it refuses what this program cannot tell
 // the meaning of.
-func (c *conn) readEvent(r *rows, e *store.Event) error {
-	c.scanEvent(r, e)
+func (s *Store) readEvent(c *conn, r *rows, e *store.Event) error {
+	s.scanEvent(c, r, e)
+	if r.vals[7] == nil {
+		return nil
+	}
 	if why := store.CheckStoredCodec(e.Codec, e.CodecVersion); why != "" {
 		return fmt.Errorf("event %s at position %d: %s: a newer projhost may have stored it", e.ID, e.Position, why)
 	}
@@ -422,7 +431,7 @@ func (s *Store) ReadStream(ctx context.Context, aggregateType, aggregateID strin
 		}
 		for r.next() {
 			var e store.Event
-			if r.err = c.readEvent(r, &e); r.err != nil {
+			if r.err = s.readEvent(c, r, &e); r.err != nil {
 				break
 			}
 			list = append(list, e)

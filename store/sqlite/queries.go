@@ -23,9 +23,12 @@ type queries struct {
 }
 
 // eventColumns in the order scanEvent reads. JSON is stored as TEXT; the CAST
-// changes its type and not its bytes.
-const eventColumns = `position, id, aggregate_type, aggregate_id, sequence, type, revision, codec, codec_version,
- occurred_us, partition_key, CAST(data AS BLOB), CAST(metadata AS BLOB)`
+// changes its type and not its bytes. A column costs about as much to hand over
+// as to find, so the codec is NULL where it is the usual one, and the partition
+// is not read but computed.
+const eventColumns = `position, id, aggregate_type, aggregate_id, sequence, type, revision,
+ CASE WHEN codec = 'json' AND codec_version = 1 THEN NULL ELSE codec_version || ' ' || codec END,
+ occurred_us, CAST(data AS BLOB), CAST(metadata AS BLOB)`
 
 // An event that is stored is passed over, so that only it costs a look-up.
 const insertEventSQL = `INSERT INTO {{events}} (position, id, aggregate_type, aggregate_id, sequence, type, revision, codec, codec_version,

@@ -154,7 +154,7 @@ func (s *Store) readPage(ctx context.Context, c *conn, q store.PageQuery) (store
 	for r.next() {
 		page.Events = append(page.Events, store.Event{})
 		e := &page.Events[len(page.Events)-1]
-		if r.err = c.readEvent(r, e); r.err != nil {
+		if r.err = s.readEvent(c, r, e); r.err != nil {
 			break
 		}
 		size += len(e.Data) + len(e.Metadata)
