@@ -164,7 +164,7 @@ func (l *Lane) frame(ctx context.Context, pos, end int) (after int, err error) {
 
 // call hands the framed entries to the guest.
 func (l *Lane) call(ctx context.Context) (*plugins.Failure, error) {
-	l.sink.call(ctx, l.callRows)
+	l.sink.call(ctx, l.callRows, l.callIndex)
 	start := time.Now()
 	_, fail, err := l.guest.Apply(ctx, l.cfg.Index, l.callABI, &l.sink)
 	took := time.Since(start)
@@ -329,23 +329,17 @@ type missing struct {
 // preload reads the rows that the entries up to end will want and that are not
 // known, in one query a table: each entry's own row, and the child it declares.
 func (l *Lane) preload(ctx context.Context, end int) error {
+	l.sink.expect(l.next)
 	for i := l.next; i < end; i++ {
 		e := l.work[i].entry
-		if e == nil {
-			continue
-		}
 		for k, t := range l.rows.tables {
-			child := ""
-			switch {
-			case t.free:
-				continue
-			case t.isChild:
-				var ok bool
-				if child, ok = l.childKey(k, e); !ok {
-					continue
+			var n *row
+			if e != nil && !t.free {
+				if child, ok := l.childKey(k, e); ok || !t.isChild {
+					n = l.want(k, t, e, child)
 				}
 			}
-			l.want(k, t, e, child)
+			l.sink.expected = append(l.sink.expected, n)
 		}
 	}
 	var failed error
@@ -365,7 +359,7 @@ func (l *Lane) preload(ctx context.Context, end int) error {
 	return failed
 }
 
-func (l *Lane) want(k int, t *table, e *reader.Entry, child string) {
+func (l *Lane) want(k int, t *table, e *reader.Entry, child string) *row {
 	n := l.rows.find(t, e.Key, child)
 	if n == nil {
 		n = l.rows.add(t, e.Key, child)
@@ -373,15 +367,16 @@ func (l *Lane) want(k int, t *table, e *reader.Entry, child string) {
 	switch {
 	case n.known():
 		l.sink.hits++
-		return
+		return n
 	case n.loading:
-		return
+		return n
 	}
 	n.loading = true
 	l.sink.misses++
 	m := &l.missing[k]
 	m.keys = append(m.keys, store.RowKey{Key: n.key, Child: n.child})
 	m.rows = append(m.rows, n)
+	return n
 }
 
 func (l *Lane) load(ctx context.Context, t *table, m *missing) error {

@@ -33,6 +33,13 @@ type sink struct {
 	entries []*reader.Entry // of the call
 	done    int             // entries with a result
 
+	// expected are the rows that preload found for the entries of the work from
+	// place first on, by entry and table, so that they need no second look-up;
+	// places are those of the call's entries.
+	expected []*row
+	first    int
+	places   []int
+
 	// message is the one whose ops rows.rollback takes back.
 	message *store.Event
 
@@ -44,9 +51,15 @@ type sink struct {
 	hits, misses uint64
 }
 
+// expect forgets the rows found for earlier work.
+func (s *sink) expect(first int) {
+	clear(s.expected)
+	s.expected, s.first = s.expected[:0], first
+}
+
 // call begins a call of the guest.
-func (s *sink) call(ctx context.Context, entries []*reader.Entry) {
-	s.ctx, s.entries, s.done = ctx, entries, 0
+func (s *sink) call(ctx context.Context, entries []*reader.Entry, places []int) {
+	s.ctx, s.entries, s.places, s.done = ctx, entries, places, 0
 }
 
 // begin makes an entry's message the one that can be taken back.
@@ -180,6 +193,14 @@ func (s *sink) delete(e *reader.Entry, n *row) error {
 
 // row returns a row, known or not.
 func (s *sink) row(t *table, key, child string) *row {
+	if s.done < len(s.places) {
+		at := (s.places[s.done]-s.first)*len(s.rows.tables) + int(t.ref.Table.Index)
+		if at < len(s.expected) {
+			if n := s.expected[at]; n != nil && !n.gone && n.key == key && n.child == child {
+				return n
+			}
+		}
+	}
 	if n := s.rows.find(t, key, child); n != nil {
 		return n
 	}
