@@ -20,14 +20,18 @@ type Config struct {
 	// Batch is the most messages of one apply transaction. 0: adaptive, small
 	// at the tail of a topic and up to BatchMax behind it. Default 0.
 	Batch int
-	// BatchMax bounds an adaptive batch, in messages. Larger ones gain little
-	// throughput and cost latency and memory. Default 5000.
-	BatchMax int
-	// BatchBytes bounds the payload of a batch. Default 4 MiB.
+	// BatchMax bounds an adaptive batch, in messages, and BatchRows in rows it
+	// changes: those are what its transaction costs, and for as long as that
+	// takes SQLite lets nobody append. A message of many keys, and the call it
+	// is in, may go over them. Defaults 20,000 and 5000.
+	BatchMax  int
+	BatchRows int
+	// BatchBytes bounds the payload of a batch. Default 8 MiB.
 	BatchBytes int
 	// BatchAge is how long an adaptive batch may grow behind the tail of a topic,
-	// so that rows changed often are written once. At the tail a batch waits for
-	// nothing. Default 100 ms.
+	// so that rows changed often are written once: four times the messages in
+	// one batch were a quarter faster with 10,000 keys. At the tail a batch
+	// waits for nothing. Default 250 ms.
 	BatchAge time.Duration
 	// CallMessages and CallBytes bound one call of a guest; a batch is as many
 	// calls as it takes. Guests with a garbage collector grow with the size of
@@ -70,9 +74,10 @@ type Config struct {
 // DefaultConfig is a config with every default filled in.
 func DefaultConfig() Config {
 	return Config{
-		BatchMax:        5000,
-		BatchBytes:      4 << 20,
-		BatchAge:        100 * time.Millisecond,
+		BatchMax:        20_000,
+		BatchRows:       5000,
+		BatchBytes:      8 << 20,
+		BatchAge:        250 * time.Millisecond,
 		CallMessages:    1024,
 		CallBytes:       1 << 20,
 		Poll:            250 * time.Millisecond,
@@ -105,6 +110,7 @@ func (c Config) Validate() error {
 	notNegative("lanes", c.Lanes)
 	notNegative("batch", c.Batch)
 	positive("batch_max", int64(c.BatchMax))
+	positive("batch_rows", int64(c.BatchRows))
 	positive("batch_bytes", int64(c.BatchBytes))
 	notNegative("batch_age", int(c.BatchAge))
 	positive("call_messages", int64(c.CallMessages))

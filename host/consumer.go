@@ -225,7 +225,7 @@ func (c *consumer) open(ctx context.Context) (*session, uint64, error) {
 		InstanceID: h.holder.Instance(), Incarnation: incarnation, Digest: c.plugin.Module.Digest(),
 		Topics: c.topics, Tables: c.stored.Tables, Empty: empty,
 		Start: s.start, Checkpoints: s.initial, Fence: -1,
-		Batch: h.cfg.Batch, BatchMax: h.cfg.BatchMax, BatchBytes: h.cfg.BatchBytes, BatchAge: h.cfg.BatchAge,
+		Batch: h.cfg.Batch, BatchMax: h.cfg.BatchMax, BatchRows: h.cfg.BatchRows, BatchBytes: h.cfg.BatchBytes, BatchAge: h.cfg.BatchAge,
 		CallMessages: h.cfg.CallMessages, CallBytes: h.cfg.CallBytes,
 		CacheBytes: h.cfg.CacheBytes / n, QueueBytes: h.cfg.QueueBytes / n,
 		IdleSave: h.cfg.IdleSave, Retry: h.policy(),

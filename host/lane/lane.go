@@ -75,6 +75,7 @@ type Config struct {
 
 	Batch        int // messages a batch; 0: adaptive
 	BatchMax     int // messages of an adaptive batch
+	BatchRows    int // rows it changes
 	BatchBytes   int
 	BatchAge     time.Duration // how long an adaptive batch may grow behind the tail
 	CallMessages int
@@ -439,8 +440,11 @@ func (l *Lane) limit() int {
 	return l.cfg.BatchMax
 }
 
+// full tells that nothing more goes into the batch in hand. The rows it changes
+// are what its transaction costs.
 func (l *Lane) full() bool {
-	return l.batch.messages >= l.limit() || l.batch.bytes >= l.cfg.BatchBytes
+	return l.batch.messages >= l.limit() || l.batch.bytes >= l.cfg.BatchBytes ||
+		l.cfg.Batch == 0 && len(l.rows.dirty) >= l.cfg.BatchRows
 }
 
 // worthwhile is how many messages make a commit of its own worth while at the

@@ -294,6 +294,40 @@ func TestIdleCheckpoints(t *testing.T) {
 	})
 }
 
+// Behind the tail a batch ends with the rows it changes, not with the messages
+// that change them.
+func TestBatchesAreBoundedByRows(t *testing.T) {
+	t.Parallel()
+	for keys, batches := range map[int]int{1: 1, 5: 1, 60: 6} {
+		t.Run(fmt.Sprint(keys, " keys"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var events []store.Event
+				for i := range 60 {
+					events = append(events, script(fmt.Sprint(i%keys), "a"))
+				}
+				r := newRig(t, events...)
+				r.cfg.BatchRows, r.cfg.CallMessages, r.cfg.BatchAge, r.end = 10, 5, time.Hour, 1000
+				lanes, push, stop := r.open(t.Context())
+				push(60, r.events)
+				synctest.Wait()
+				if batches > 1 {
+					require.Equal(t, batches, r.st.Applies())
+				} else {
+					require.Zero(t, r.st.Applies())
+					time.Sleep(r.cfg.BatchAge) // virtual time
+					synctest.Wait()
+					require.Equal(t, 1, r.st.Applies())
+				}
+				require.Equal(t, int64(60), lanes[0].Applied(0))
+				require.NoError(t, stop())
+				want := newNaive(r.tables)
+				want.fold(t, r.events)
+				r.requireRows(want)
+			})
+		})
+	}
+}
+
 // While one batch commits the guest works on the next, on rows the database
 // does not have yet, and what was waiting becomes one batch.
 func TestPipelining(t *testing.T) {

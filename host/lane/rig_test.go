@@ -263,7 +263,8 @@ type rig struct {
 	tables []*readmodel.Table
 	con    store.Consumer
 
-	page    int // messages of a slice
+	page    int   // messages of a slice
+	end     int64 // of the topic, for open
 	lanes   int
 	cfg     Config // bounds and the like
 	careful *Careful
@@ -295,7 +296,7 @@ func newRig(t testing.TB, events ...store.Event) *rig {
 	require.NoError(t, err)
 	require.NoError(t, r.st.Join(t.Context(), store.Instance{ID: "me"}))
 	r.cfg = Config{
-		BatchMax: 5000, BatchBytes: 1 << 20, BatchAge: 100 * time.Millisecond, CallMessages: 512, CallBytes: 1 << 20,
+		BatchMax: 5000, BatchRows: 5000, BatchBytes: 1 << 20, BatchAge: 100 * time.Millisecond, CallMessages: 512, CallBytes: 1 << 20,
 		CacheBytes: 1 << 20, QueueBytes: 1 << 20, IdleSave: time.Minute,
 		Retry: retry.Policy{Min: time.Millisecond, Max: 10 * time.Millisecond},
 	}
@@ -498,6 +499,7 @@ func (r *rig) open(ctx context.Context) (lanes []*Lane, push func(to int64, even
 	from := int64(0)
 	push = func(to int64, events []store.Event) {
 		s := slice(from, to)
+		s.End = max(s.End, r.end)
 		for i := range events {
 			e := &events[i]
 			s.Entries = append(s.Entries, reader.Entry{Event: e, Key: e.AggregateID,
