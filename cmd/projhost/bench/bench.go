@@ -44,7 +44,7 @@ type Options struct {
 
 // nativeBatches are the batch sizes of the baseline. The ratios are against the one
 // with the highest median.
-var nativeBatches = []int{1000, 5000}
+var nativeBatches = []int{1000, 5000, 20_000}
 
 // loopShare is the part of the events that the loop of single transactions
 // gets: it would take minutes for all.
