@@ -244,7 +244,12 @@ func TestMetrics(t *testing.T) {
 		st := fake.NewStore(partitions)
 		events := someEvents(50)
 		events[40].Type = "bad"
-		st.Append(events...)
+		// An earlier run leaves rows to read.
+		st.Append(events[:20]...)
+		before := start(t, st, nil, counter("c"))
+		synctest.Wait()
+		require.NoError(t, before.stop())
+		st.Append(events[20:]...)
 		m := counter("c")
 		m.handle = func(c *fake.Call, e *abi.Entry) (abi.Status, *plugins.Failure) {
 			if e.TypeName == "bad" {
