@@ -53,7 +53,6 @@ func TestStormOfKills(t *testing.T) {
 	require.NoError(t, os.RemoveAll(filepath.Join(s.dir, "data")))
 	require.NoError(t, os.Mkdir(filepath.Join(s.dir, "data"), 0o700))
 	require.NoError(t, os.Rename(filepath.Join(s.dir, "modules"), filepath.Join(s.dir, "data", "modules")))
-	began = time.Now()
 
 	// In start-up: a process, not a host that is waited for.
 	starting := func() {
