@@ -75,7 +75,8 @@ func family(name string) *module {
 			c.Begin(abi.OpDeleteChildren, 1, "", "")
 		case "delete":
 			c.Begin(abi.OpDelete, 0, "", "")
-		case "refuse":
+		case "refuse": // after it has changed something
+			c.Begin(abi.OpDelete, 0, "", "")
 			return abi.StatusReject, nil
 		}
 		return abi.StatusOK, nil
@@ -90,7 +91,7 @@ func scriptOf(data []byte) (do, arg string) {
 }
 
 // foldFamily is what family leaves, one event after the other: "n seen" by key
-// and "n" by key/child. A "refuse" is nothing once it is mended.
+// and "n" by key/child.
 func foldFamily(events []store.Event) map[string]string {
 	type parent struct {
 		n    int64
@@ -135,6 +136,8 @@ func foldFamily(events []store.Event) map[string]string {
 			own(key).seen = strings.Join(children, " ")
 		case "add":
 			own(key).n += 10
+		case "refuse": // as it is once it is mended
+			own(key).n += 1000
 		case "clear":
 			parts[key] = nil
 		case "delete":
@@ -211,6 +214,8 @@ func manyFaults(t *testing.T, random *rand.Rand) {
 		good := mended[fmt.Sprint(e.Position)]
 		mending.Unlock()
 		if do, _ := scriptOf(e.Data); do == "refuse" && good {
+			c.Begin(abi.OpAdd, 0, "", "")
+			c.Ops.Int(0, 1000)
 			return abi.StatusOK, nil
 		}
 		return handle(c, e)
