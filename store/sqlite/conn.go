@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/url"
 	"strconv"
+	"strings"
 
 	sqlite "modernc.org/sqlite"
 )
@@ -190,6 +191,7 @@ func (c *conn) intern(s string) string {
 	if len(c.names) >= 4096 {
 		clear(c.names)
 	}
+	s = strings.Clone(s) // it may share memory with a page
 	c.names[s] = s
 	return s
 }

@@ -195,6 +195,17 @@ func TestUnknownCodecIsRefusedOnRead(t *testing.T) {
 	require.ErrorContains(t, err, "json has no version 2")
 }
 
+// A row that somebody has changed by hand is told, with its position.
+func TestMutilatedEventIsRefusedOnRead(t *testing.T) {
+	s := openTest(t, Options{})
+	appendOne(t, s, "A-1")
+	for _, id := range []string{"x''", "x'0102'", "zeroblob(15)", "zeroblob(17)"} {
+		run(t, s.opt.Path, `UPDATE ph_events SET id = `+id)
+		_, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Partition: -1})
+		require.ErrorContains(t, err, "position 1", id)
+	}
+}
+
 // JSON is text to an SQL client, all else a blob.
 func TestPayloadsInSQL(t *testing.T) {
 	s := openTest(t, Options{})

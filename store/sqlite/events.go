@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"bytes"
 	"context"
 	"database/sql/driver"
 	"errors"
@@ -254,7 +255,7 @@ func (a *appender) byID(id store.ID) (_ *store.Event, err error) {
 	var e *store.Event
 	if r.next() {
 		e = new(store.Event)
-		a.s.scanEvent(a.tx.conn, r, e)
+		r.err = a.s.scanEvent(a.tx.conn, r, e)
 	}
 	return e, r.close()
 }
@@ -384,33 +385,54 @@ func (a *appender) alreadyThere(e *store.ImportEvent, index int, version int64) 
 	return known.Position, nil
 }
 
-// scanEvent reads the row of an eventColumns query.
-func (s *Store) scanEvent(c *conn, r *rows, e *store.Event) {
+// scanEvent reads the row of an eventColumns query. Texts and payload of an
+// event share memory.
+func (s *Store) scanEvent(c *conn, r *rows, e *store.Event) error {
 	e.Position = r.int(0)
-	copy(e.ID[:], r.bytes(1))
-	e.AggregateType = c.intern(r.text(2))
-	e.AggregateID = r.text(3)
-	e.Sequence = r.int(4)
-	e.Type = c.intern(r.text(5))
-	e.Revision = int32(r.int(6))
+	packed := r.bytes(1)
+	const metadata = 3
+	var texts [metadata + 1][]byte // after aggregate type, type and aggregate id, which are not empty
+	idEnd := len(e.ID)
+	if len(packed) <= idEnd || packed[idEnd] != 0 {
+		return fmt.Errorf("the row of position %d was changed: its id is no UUID", e.Position)
+	}
+	copy(e.ID[:], packed)
+	rest := packed[idEnd+1:]
+	for i := range texts {
+		end := bytes.IndexByte(rest, 0)
+		if end < 0 || end == 0 && i < metadata {
+			return fmt.Errorf("the row of position %d was changed: its texts cannot be taken apart", e.Position)
+		}
+		texts[i], rest = rest[:end:end], rest[end+1:]
+	}
+	e.AggregateType = c.intern(viewOf(texts[0]))
+	e.Type = c.intern(viewOf(texts[1]))
+	e.AggregateID = viewOf(texts[2])
+	if len(texts[metadata]) > 0 {
+		e.Metadata = texts[metadata]
+	}
+	e.Data = rest
+	e.Sequence = r.int(2)
+	e.Revision = int32(r.int(3))
 	e.Codec, e.CodecVersion = store.DefaultCodec, store.DefaultCodecVersion
-	if other := r.text(7); other != "" {
+	if other := r.text(4); other != "" {
 		version, codec, _ := strings.Cut(other, " ")
 		n, _ := strconv.ParseInt(version, 10, 32) // is an INTEGER column's
 		e.Codec, e.CodecVersion = c.intern(codec), int32(n)
 	}
-	e.OccurredUS = r.int(8)
+	e.OccurredUS = r.int(5)
 	e.Partition = store.PartitionOf(e.AggregateID, s.info.Partitions)
-	e.Data = r.bytes(9)
-	e.Metadata = r.bytes(10)
+	return nil
 }
+
+// viewOf gives bytes as a string without copying them: they never change.
+func viewOf(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // readEvent is scanEvent for readers: it refuses what this program cannot tell
 // the meaning of.
 func (s *Store) readEvent(c *conn, r *rows, e *store.Event) error {
-	s.scanEvent(c, r, e)
-	if r.vals[7] == nil {
-		return nil
+	if err := s.scanEvent(c, r, e); err != nil || r.vals[4] == nil {
+		return err
 	}
 	if why := store.CheckStoredCodec(e.Codec, e.CodecVersion); why != "" {
 		return fmt.Errorf("event %s at position %d: %s: a newer projhost may have stored it", e.ID, e.Position, why)
