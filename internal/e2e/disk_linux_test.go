@@ -55,7 +55,8 @@ const freeSpace = "free some space"
 // it is retrying and why, reads go on, and with space again it goes on by
 // itself. Nothing is lost (P9), nothing counts twice (P1).
 func TestDiskFull(t *testing.T) {
-	s := newSite(t, "")
+	// Small batches, so that applying takes more room than is left.
+	s := newSite(t, "[apply]\nbatch = 100\n")
 	s.small("64m")
 	fold, lines := loanSample(t, 20_000)
 	s.start().ready().stop() // what is compiled is kept
@@ -103,7 +104,8 @@ func TestDiskFull(t *testing.T) {
 
 // Killed on a full disk, started there in vain, and again when there is room.
 func TestKilledOnAFullDisk(t *testing.T) {
-	s := newSite(t, "")
+	// Small batches, so that applying takes more room than is left.
+	s := newSite(t, "[apply]\nbatch = 100\n")
 	s.small("64m")
 	fold, lines := loanSample(t, 20_000)
 	s.start().ready().stop()
