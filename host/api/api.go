@@ -112,7 +112,7 @@ type Config struct {
 	// MaxBody bounds a request body, bytes.
 	// 8 MiB
 	MaxBody int64
-	// BodyBudget bounds the bodies in memory at one time, bytes.
+	// BodyBudget bounds the large bodies in memory at one time, bytes.
 	// 64 MiB, and at least MaxBody
 	BodyBudget int64
 	// InFlight bounds the requests served at one time.
@@ -131,8 +131,11 @@ type Server struct {
 	cfg      Config
 	mux      *http.ServeMux
 	bodies   *semaphore.Weighted
+	answers  *semaphore.Weighted
 	inFlight *semaphore.Weighted
 	metrics  *metrics
+
+	budgetWait time.Duration
 
 	consumers sync.Map // store.ConsumerID → *store.Consumer, as last seen
 }
@@ -160,8 +163,9 @@ func New(deps Deps, cfg Config) *Server {
 	}
 	s := &Server{
 		deps: deps, cfg: cfg, mux: http.NewServeMux(),
-		bodies: semaphore.NewWeighted(cfg.BodyBudget), inFlight: semaphore.NewWeighted(cfg.InFlight),
-		metrics: newMetrics(deps.Registry),
+		bodies: semaphore.NewWeighted(cfg.BodyBudget), answers: semaphore.NewWeighted(answerBudget), inFlight: semaphore.NewWeighted(cfg.InFlight),
+		metrics:    newMetrics(deps.Registry),
+		budgetWait: budgetWait,
 	}
 	s.routes()
 	return s

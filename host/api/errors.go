@@ -165,8 +165,13 @@ func writeError(w http.ResponseWriter, e *apiError) {
 	writeJSON(w, e.status, e.body())
 }
 
-// writeJSON sends a whole answer at once.
+// writeJSON sends a whole answer at once. It is in memory until the client has
+// taken it: with too many large ones there already, this one is refused.
 func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	if rec, ok := w.(*recorder); ok && !rec.hold(int64(len(body))) {
+		writeError(w, fail(http.StatusServiceUnavailable, CodeOverloaded, "too many large answers are being read at one time: try again, or with a smaller limit"))
+		return
+	}
 	body = append(body, '\n')
 	h := w.Header()
 	h.Set("Content-Type", "application/json")

@@ -18,6 +18,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
 )
 
 // Roles of tokens.
@@ -39,6 +40,14 @@ const (
 	bodyPerSecond = 128 << 10
 	// answerTimeout bounds how long a client may take to read an answer.
 	answerTimeout = time.Minute
+	// Bodies and answers up to smallBytes are not counted against the budgets
+	// of large ones: InFlight bounds them well enough, and nobody who sends or
+	// reads a large one slowly holds them up.
+	smallBytes = 64 << 10
+	// answerBudget bounds the large answers that wait for slow readers.
+	answerBudget = 64 << 20
+	// budgetWait is how long a large body waits for its share of the budget.
+	budgetWait = 10 * time.Second
 )
 
 type handler func(w http.ResponseWriter, r *http.Request) error
@@ -114,7 +123,8 @@ func (s *Server) Handler() http.Handler {
 			id = rand.Text()
 		}
 		r = r.WithContext(context.WithValue(r.Context(), contextKey{}, id))
-		rec := &recorder{ResponseWriter: w, controller: http.NewResponseController(w)}
+		rec := &recorder{ResponseWriter: w, controller: http.NewResponseController(w), budget: s.answers}
+		defer rec.release()
 		h := rec.Header()
 		h.Set("X-Request-Id", id)
 		h.Set("X-Content-Type-Options", "nosniff")
@@ -223,16 +233,24 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 	if size < 0 {
 		size = s.cfg.MaxBody
 	}
-	if err := s.bodies.Acquire(r.Context(), size); err != nil {
-		return nil, nil, err
-	}
-	release = func() { s.bodies.Release(size) }
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout + time.Duration(s.cfg.MaxBody/bodyPerSecond)*time.Second))
-	buf := make([]byte, 0, max(r.ContentLength, 0)+512)
 	src := http.MaxBytesReader(w, r.Body, s.cfg.MaxBody)
+	buf := make([]byte, 0, min(size, smallBytes)+512)
+	release = func() {}
+	counted := false
 	for {
 		if len(buf) == cap(buf) {
-			buf = slices.Grow(buf, len(buf))
+			if !counted {
+				// What a client says that it will send costs nothing; only one
+				// that sends it gets the room.
+				if err := s.room(r.Context(), size); err != nil {
+					return nil, nil, err
+				}
+				counted, release = true, func() { s.bodies.Release(size) }
+				buf = slices.Grow(buf, max(int(r.ContentLength)+512, 2*len(buf))-len(buf))
+			} else {
+				buf = slices.Grow(buf, len(buf))
+			}
 		}
 		n, err := src.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
@@ -248,6 +266,16 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (body []byte, 
 			return nil, nil, badRequest("the body could not be read: %v", err)
 		}
 	}
+}
+
+// room waits for a large body's share of the memory.
+func (s *Server) room(ctx context.Context, size int64) error {
+	ctx, cancel := context.WithTimeout(ctx, s.budgetWait)
+	defer cancel()
+	if s.bodies.Acquire(ctx, size) != nil {
+		return fail(http.StatusServiceUnavailable, CodeOverloaded, "too many large bodies at one time: try again")
+	}
+	return nil
 }
 
 // plainID reports whether a caller's request id can go into logs as it is.
@@ -271,6 +299,29 @@ type recorder struct {
 	controller *http.ResponseController
 	status     int
 	bytes      int64
+
+	budget *semaphore.Weighted
+	held   int64 // of it, until the answer is written
+}
+
+// hold takes an answer's share of the budget; false if there is none left.
+func (r *recorder) hold(n int64) bool {
+	if n <= smallBytes || r.held > 0 {
+		return true
+	}
+	// One larger than the whole budget takes all of it.
+	if n = min(n, answerBudget); !r.budget.TryAcquire(n) {
+		return false
+	}
+	r.held = n
+	return true
+}
+
+func (r *recorder) release() {
+	if r.held > 0 {
+		r.budget.Release(r.held)
+		r.held = 0
+	}
 }
 
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }

@@ -307,7 +307,7 @@ func appendWhole(ctx context.Context, out []byte, v store.ReadView, t *readmodel
 	out = append(out[:len(out)-1], `,"children":{`...)
 	next := []byte(`,"children_next":{`)
 	for i, child := range t.Children {
-		rows, err := v.Children(ctx, child.Name, key, "", limit+1)
+		rows, cursor, err := childrenOf(ctx, v, child.Name, key, "", limit)
 		if err != nil {
 			return nil, err
 		}
@@ -316,8 +316,6 @@ func appendWhole(ctx context.Context, out []byte, v store.ReadView, t *readmodel
 		}
 		out = append(jsonl.AppendString(out, child.Name), ':')
 		next = append(jsonl.AppendString(next, child.Name), ':')
-		var cursor string
-		rows, cursor = cutChildren(rows, limit)
 		out = appendRows(out, child, rows, true)
 		next = appendCursor(next, cursor)
 	}
@@ -327,24 +325,14 @@ func appendWhole(ctx context.Context, out []byte, v store.ReadView, t *readmodel
 }
 
 func appendChildren(ctx context.Context, out []byte, v store.ReadView, t *readmodel.Table, key, after string, limit int, short bool) ([]byte, error) {
-	rows, err := v.Children(ctx, t.Name, key, after, limit+1)
+	rows, cursor, err := childrenOf(ctx, v, t.Name, key, after, limit)
 	if err != nil {
 		return nil, err
 	}
-	rows, cursor := cutChildren(rows, limit)
 	out = append(out, `{"items":`...)
 	out = appendRows(out, t, rows, short)
 	out = append(out, `,"next":`...)
 	return append(appendCursor(out, cursor), '}'), nil
-}
-
-// cutChildren takes away the row that was read to know whether there are more;
-// a page of children goes on after its last child's key.
-func cutChildren(rows []store.StoredRow, limit int) ([]store.StoredRow, string) {
-	if len(rows) <= limit {
-		return rows, ""
-	}
-	return rows[:limit], rows[limit-1].Child
 }
 
 func appendCursor(out []byte, cursor string) []byte {
@@ -422,7 +410,7 @@ func (s *Server) listRows(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		q.Build = c.Build
-		rows, next, err := v.Query(r.Context(), t.Name, q)
+		rows, next, err := pageOf(r.Context(), v, t.Name, q)
 		if err != nil {
 			return err
 		}

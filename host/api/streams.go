@@ -14,10 +14,9 @@ import (
 )
 
 const (
-	defaultLimit  = 100
-	rowsMax       = 1000
-	messagesMax   = 10_000
-	messagesBytes = 4 << 20 // of payload in one answer, past the first message
+	defaultLimit = 100
+	rowsMax      = 1000
+	messagesMax  = 10_000
 )
 
 // appendStream is POST /v1/streams/{type}/{id}.
@@ -343,20 +342,15 @@ func (s *Server) readStream(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	typ, id := r.PathValue("type"), r.PathValue("id")
-	// One more than asked for tells whether there is a next page. The version
-	// is read first: events between the two reads are merely not counted yet.
+	// The version is read first: events between the reads are merely not
+	// counted yet.
 	version, err := s.deps.Store.StreamVersion(r.Context(), typ, id)
 	if err != nil {
 		return err
 	}
-	events, err := s.deps.Store.ReadStream(r.Context(), typ, id, from, limit+1)
+	events, next, err := s.eventsOf(r.Context(), typ, id, from, limit)
 	if err != nil {
 		return err
-	}
-	next := int64(0)
-	if len(events) > limit {
-		next = events[limit].Sequence
-		events = events[:limit]
 	}
 	if n := len(events); n > 0 {
 		version = max(version, events[n-1].Sequence)
