@@ -63,6 +63,7 @@ func (c *cli) appendBody(typ, id string, version []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("standard input: %w", err)
 	}
+	r.Max = c.lineMax()
 	body := append([]byte(`{"expected_version":`), version...)
 	body = append(body, `,"events":[`...)
 	d := jsonl.Decoder{Stream: jsonl.StreamOptional}

@@ -84,7 +84,7 @@ func (c *cli) importFiles(ctx context.Context, files []string, name, skipBad str
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
-	im := &importer{cli: c, client: cl, ctx: ctx}
+	im := &importer{cli: c, client: cl, ctx: ctx, lineMax: c.lineMax()}
 	if name != "" {
 		im.namer = jsonl.NewNamer(name)
 	}
@@ -149,6 +149,16 @@ func totalSize(files []string) int64 {
 	return total
 }
 
+// lineMax is the longest line worth reading: one of the largest event, whose
+// payload may stand in it as base64.
+func (c *cli) lineMax() int {
+	cfg, err := c.load()
+	if err != nil {
+		return jsonl.LineMax // with --url there need not be a configuration
+	}
+	return max(jsonl.LineMax, 2*int(cfg.Store.MaxEvent))
+}
+
 // importer sends the lines of files in batches.
 type importer struct {
 	cli     *cli
@@ -163,6 +173,7 @@ type importer struct {
 	own     string // the name its import has by its text, "" with --as
 	hangs   bool   // ids of stored lines hang on that name
 	decoder jsonl.Decoder
+	lineMax int // bytes of a line
 	batch   []importLine
 	bytes   int
 }
@@ -191,6 +202,7 @@ func (im *importer) file(file string, ownName bool) (err error) {
 	if err != nil {
 		return fmt.Errorf("%s: %w", im.name, err)
 	}
+	r.Max = im.lineMax
 	if im.hangs = false; ownName {
 		im.own = jsonl.Name(file, r.Head())
 		im.namer = jsonl.NewNamer(im.own)

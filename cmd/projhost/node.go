@@ -127,7 +127,7 @@ func (n *node) load(ctx context.Context, modules map[string][]byte) ([]host.Plug
 				continue
 			}
 		}
-		settings, err := settingsOf(p)
+		settings, err := settingsOf(n.cfg, p)
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -143,7 +143,7 @@ func checkPlugin(ctx context.Context, engine *plugins.Engine, cfg *config.Config
 		return nil, err
 	}
 	check := &pluginCheck{File: file, Size: len(wasm)}
-	settings, err := settingsOf(&p)
+	settings, err := settingsOf(cfg, &p)
 	if err != nil {
 		return nil, err
 	}
@@ -187,8 +187,10 @@ func (c *cli) printCheck(k *pluginCheck) {
 }
 
 // settingsOf gives a configured plugin's limits the form the engine takes.
-func settingsOf(p *config.Plugin) (plugins.Settings, error) {
+func settingsOf(cfg *config.Config, p *config.Plugin) (plugins.Settings, error) {
 	s := plugins.DefaultSettings(p.Name)
+	// A guest has room for the largest event there may be, with all its names.
+	s.FrameMax = max(s.FrameMax, int(cfg.Store.MaxEvent)+64<<10)
 	s.MemoryLimit = uint64(p.MemoryLimit)
 	s.Timeout = p.Timeout
 	if p.Isolate == "lane" {

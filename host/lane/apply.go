@@ -105,7 +105,7 @@ func (l *Lane) gather() (end, bad int) {
 func tooLarge() *plugins.Failure {
 	return &plugins.Failure{
 		Code: abi.CodeMalformed, Deterministic: true,
-		Message: "the message does not fit the plugin's input region: raise frame_max",
+		Message: "the message is larger than the plugin's input region, which follows [store] max_event: raise that, and memory_limit with it",
 	}
 }
 
