@@ -99,3 +99,23 @@ type DataError struct {
 
 func (e *DataError) Error() string { return fmt.Sprintf("table %s: %v", e.Table, e.Err) }
 func (e *DataError) Unwrap() error { return e.Err }
+
+// SchemaError is a table of the host that is missing or not as it has to be.
+type SchemaError struct {
+	Driver string // for the remedy
+	Table  string
+	Column string // or index; "" for the table as a whole
+	Want   string
+	Have   string // "" where it is missing
+}
+
+func (e *SchemaError) Error() string {
+	remedy := "compare with the output of `projhost schema print --driver " + e.Driver + "` and mend it, or set initialize_schema = \"always\" for a new database"
+	switch {
+	case e.Column == "":
+		return fmt.Sprintf("table %q is missing: %s", e.Table, remedy)
+	case e.Have == "":
+		return fmt.Sprintf("table %q, %s: missing, should be %s: %s", e.Table, e.Column, e.Want, remedy)
+	}
+	return fmt.Sprintf("table %q, %s: is %s, should be %s: %s", e.Table, e.Column, e.Have, e.Want, remedy)
+}

@@ -135,13 +135,17 @@ type Consumers interface {
 type Leases interface {
 	// Join records a running host. Its ID is random per run.
 	Join(ctx context.Context, i Instance) error
+	// Heartbeat tells that an instance runs, in one statement on one row.
+	// ErrNotFound if it has not joined or was removed: it holds nothing then.
+	Heartbeat(ctx context.Context, instanceID string) error
 	// Leave releases the instance's leases and removes it.
 	Leave(ctx context.Context, instanceID string) error
 	// Claim takes the partitions of a build for an instance: each gets the
 	// next generation, also one that the instance holds already. Partitions
 	// owned by a live other instance, and unknown ones, are left out of the
-	// answer, which is by partition. ErrNotFound if the instance has not
-	// joined, or no longer counts as joined.
+	// answer, which is by partition. An owner that has left, was removed, or let
+	// its TTL pass without a heartbeat is not live. ErrNotFound if the instance
+	// has not joined, or no longer counts as joined.
 	Claim(ctx context.Context, instanceID string, build int64, partitions []int) ([]Lease, error)
 	// Release gives leases back; those no longer held are passed over.
 	Release(ctx context.Context, instanceID string, leases []Lease) error

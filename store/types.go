@@ -1,6 +1,8 @@
 package store
 
 import (
+	"time"
+
 	"github.com/projhost/projhost/readmodel"
 )
 
@@ -129,6 +131,19 @@ type Topic struct {
 	End           int64  // highest position handed out
 	HighWaterMark int64
 	Messages      int64 // -1: not counted
+	// Holder is the open transaction that has held the mark back longest, nil
+	// where nothing does. Engines that need no detector have none.
+	Holder *MarkHolder
+}
+
+// MarkHolder is a transaction that drew positions, or may have, and has not
+// ended: everything behind its first position waits for it.
+type MarkHolder struct {
+	PID         int64  // of its session; 0 for a prepared transaction
+	Prepared    string // name of a prepared transaction
+	Application string
+	State       string // as the database says: "active", "idle in transaction"
+	SinceUS     int64  // when the transaction began
 }
 
 // PageQuery asks for a page of a topic. Partition ≥ 0 asks for that stored
@@ -254,6 +269,9 @@ type Checkpoint struct {
 type Instance struct {
 	ID       string
 	HostName string
+	// TTL is how long after its last heartbeat the instance counts as running,
+	// by the database's clock. 0: for ever.
+	TTL time.Duration
 }
 
 // Lease is the right of an instance to apply one partition of a build, as long

@@ -24,22 +24,31 @@ var allowed = map[string][]string{
 	"store":             {"readmodel", "abi"},
 	"store/internal":    {"store", "readmodel"},
 	"store/sqlite":      {"store", "store/internal", "readmodel", "abi", "partition/hash"},
+	"store/postgres":    {"store", "store/internal", "readmodel", "abi"},
+	"store/mysql":       {"store", "store/internal", "readmodel", "abi"},
+	"store/sqlserver":   {"store", "store/internal", "readmodel", "abi"},
+	"store/drivers":     {"store", "store/sqlite", "store/postgres", "store/mysql", "store/sqlserver"},
 	"store/storetest":   {"store", "readmodel", "abi", "partition/hash"},
 	"partition":         {"store", "abi"},
 	"host":              {"plugins", "partition", "store", "readmodel", "abi"},
 	"host/api":          {"store", "readmodel", "abi", "partition", "internal/jsonl", "internal/rawjson"},
-	"cmd":               {"host", "host/api", "plugins", "partition", "store", "store/sqlite", "readmodel", "abi", "internal", "internal/jsonl", "testplugins", "sdk"},
+	"cmd":               {"host", "host/api", "plugins", "partition", "store", "store/sqlite", "store/drivers", "readmodel", "abi", "internal", "internal/jsonl", "testplugins", "sdk"},
 	"internal":          {"store", "readmodel", "partition", "abi"},
 	"internal/e2e":      {"internal", "testplugins", "abi"},
 	"internal/jsonl":    {"store", "internal/rawjson"},
+	"internal/dbtest":   {},
 	"internal/archtest": {},
 }
 
 // foreign says which folders may import a library; nobody else may.
 var foreign = map[string][]string{
 	"github.com/tetratelabs/wazero": {"plugins"},
-	"database/sql":                  {"store", "readmodel", "cmd/projhost/bench", "internal/e2e"},
+	"database/sql":                  {"store", "readmodel", "cmd/projhost/bench", "internal/e2e", "internal/dbtest"},
 	"modernc.org/sqlite":            {"store/sqlite", "cmd/projhost/bench"},
+
+	"github.com/jackc/pgx/v5":         {"store/postgres", "cmd/projhost/bench", "internal/dbtest", "internal/e2e"},
+	"github.com/go-sql-driver/mysql":  {"store/mysql", "cmd/projhost/bench", "internal/dbtest", "internal/e2e"},
+	"github.com/microsoft/go-mssqldb": {"store/sqlserver", "internal/dbtest"},
 }
 
 type goPackage struct {

@@ -3,12 +3,12 @@ package sqlite
 import (
 	"context"
 	"database/sql/driver"
-	"fmt"
 	"strconv"
 
 	lib "modernc.org/sqlite/lib"
 
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/rules"
 )
 
 // Apply implements [store.Batches].
@@ -16,7 +16,7 @@ import (
 // Promise: rows and checkpoints of a batch commit together or not at all (P1),
 // and only under the leases it was read with (P2).
 func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
-	if err := checkBatch(b); err != nil {
+	if err := rules.CheckBatch(b); err != nil {
 		return err
 	}
 	if b.Incarnation != s.Incarnation() {
@@ -43,46 +43,6 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 		}
 		return s.writeRows(tx, b.Tables)
 	})
-}
-
-// checkBatch refuses what no lane in its right mind sends, before any SQL.
-func checkBatch(b *store.Batch) error {
-	l := 0
-	for i, lease := range b.Leases {
-		if lease.Build != b.Build || i > 0 && lease.Partition <= b.Leases[i-1].Partition {
-			return fmt.Errorf("apply %s: leases are not of build %d, each partition once, in order", b.Consumer, b.Build)
-		}
-	}
-	for i, c := range b.Checkpoints {
-		if c.To <= c.From {
-			return fmt.Errorf("apply %s: checkpoint of %s, partition %d goes from %d to %d", b.Consumer, c.Topic, c.Partition, c.From, c.To)
-		}
-		if i > 0 {
-			p := b.Checkpoints[i-1]
-			if c.Topic < p.Topic || c.Topic == p.Topic && c.Partition <= p.Partition {
-				return fmt.Errorf("apply %s: checkpoints are not in order of topic and partition", b.Consumer)
-			}
-			if c.Topic != p.Topic {
-				l = 0
-			}
-		}
-		for l < len(b.Leases) && b.Leases[l].Partition < c.Partition {
-			l++
-		}
-		if l == len(b.Leases) || b.Leases[l].Partition != c.Partition {
-			return fmt.Errorf("apply %s: no lease covers the checkpoint of %s, partition %d", b.Consumer, c.Topic, c.Partition)
-		}
-	}
-	for i := range b.Tables {
-		w := &b.Tables[i]
-		if len(w.DeleteChildrenOf) > 0 && w.Table.Table.Parent == nil {
-			return fmt.Errorf("apply %s: table %s is no child table and has no children to delete", b.Consumer, w.Table.Physical)
-		}
-		if r := &w.Table; r.Build != b.Build || r.Epoch != b.Epoch {
-			return fmt.Errorf("apply %s: table %s is of build %d, epoch %d, the batch of %d, %d", b.Consumer, r.Physical, r.Build, r.Epoch, b.Build, b.Epoch)
-		}
-	}
-	return nil
 }
 
 // guard runs a statement that cannot be evaluated when what the batch relies on
@@ -141,7 +101,7 @@ func (s *Store) moveCheckpoints(tx *tx, b *store.Batch) error {
 
 // Settle implements [store.Batches].
 func (s *Store) Settle(ctx context.Context, b *store.Batch) (outcome store.Outcome, err error) {
-	if err := checkBatch(b); err != nil {
+	if err := rules.CheckBatch(b); err != nil {
 		return store.OutcomeLost, err
 	}
 	err = s.write(ctx, "settle", len(b.Checkpoints), func(tx *tx) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/projhost/projhost/readmodel"
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/rules"
 )
 
 // subscribeRows makes a Subscribe wait for a transaction of its own: it creates
@@ -18,7 +19,7 @@ const subscribeRows = groupRowsMax + 1
 
 // Subscribe implements [store.Consumers].
 func (s *Store) Subscribe(ctx context.Context, d store.Declaration) (consumer store.Consumer, err error) {
-	if err := checkDeclaration(&d); err != nil {
+	if err := rules.CheckDeclaration(&d); err != nil {
 		return consumer, fmt.Errorf("subscribe %s: %w", d.ID, err)
 	}
 	err = s.write(ctx, "subscribe "+d.ID.String(), subscribeRows, func(tx *tx) error {
@@ -39,23 +40,6 @@ func (s *Store) Subscribe(ctx context.Context, d store.Declaration) (consumer st
 		return store.Consumer{}, err
 	}
 	return consumer, nil
-}
-
-func checkDeclaration(d *store.Declaration) error {
-	for what, name := range map[string]string{"type": d.ID.Type, "name": d.ID.Name} {
-		if err := readmodel.CheckKey(name); err != nil {
-			return &store.InvalidError{Code: "bad_request", Index: -1, Reason: fmt.Sprintf("%s of the consumer: %v", what, err)}
-		}
-	}
-	if len(d.Topics) == 0 {
-		return &store.InvalidError{Code: "bad_request", Index: -1, Reason: "a consumer needs an input topic"}
-	}
-	for i, topic := range d.Topics {
-		if slices.Contains(d.Topics[:i], topic) {
-			return &store.InvalidError{Code: "bad_request", Index: -1, Reason: fmt.Sprintf("topic %q is given twice", topic)}
-		}
-	}
-	return nil
 }
 
 // create records a consumer at its first start.
@@ -111,7 +95,7 @@ func (s *Store) create(tx *tx, d *store.Declaration) (store.Consumer, error) {
 // table or a checkpoint that has gone was somebody's loss, and starting over
 // would hide it.
 func (s *Store) resume(tx *tx, d *store.Declaration, c store.Consumer) (store.Consumer, error) {
-	if changed := changedHashes(c.Fingerprint, d.Fingerprint); len(changed) > 0 {
+	if changed := rules.ChangedHashes(c.Fingerprint, d.Fingerprint); len(changed) > 0 {
 		return c, &store.DeclarationError{Consumer: d.ID, Changed: changed}
 	}
 	if err := s.checkBookkeeping(tx, c); err != nil {
@@ -130,21 +114,6 @@ func (s *Store) resume(tx *tx, d *store.Declaration, c store.Consumer) (store.Co
 		c.Plugin, c.Digest, c.Fingerprint.Logic = d.Plugin, d.Digest, d.Fingerprint.Logic
 	}
 	return c, nil
-}
-
-// changedHashes names what a declaration changed besides its logic.
-func changedHashes(stored, declared store.Fingerprint) (changed []string) {
-	differ := stored.Version != declared.Version // hashes of two versions do not compare
-	for _, h := range []struct{ name, a, b string }{
-		{"inputs", stored.Inputs, declared.Inputs},
-		{"keys", stored.Keys, declared.Keys},
-		{"tables", stored.Tables, declared.Tables},
-	} {
-		if differ || h.a != h.b {
-			changed = append(changed, h.name)
-		}
-	}
-	return changed
 }
 
 func (s *Store) checkBookkeeping(tx *tx, c store.Consumer) error {

@@ -10,9 +10,8 @@ import (
 	"strings"
 	"unsafe"
 
-	"github.com/google/uuid"
-
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/rules"
 )
 
 // cancelEvery is the number of rows between two looks at a caller's context.
@@ -26,7 +25,7 @@ func (s *Store) Commit(ctx context.Context, c store.Commit) (store.CommitResult,
 	if err := c.Validate(s.opt.MaxEvent); err != nil {
 		return store.CommitResult{}, err
 	}
-	ids, err := eventIDs(&c)
+	ids, err := rules.EventIDs(&c)
 	if err != nil {
 		return store.CommitResult{}, err
 	}
@@ -54,31 +53,6 @@ func (s *Store) settleConflict(ctx context.Context, err error) error {
 		}
 	}
 	return err
-}
-
-// eventIDs returns the id of every event of the commit in order, made where
-// none was given: once, so that a commit that runs twice keeps them.
-func eventIDs(c *store.Commit) ([]store.ID, error) {
-	n := 0
-	for i := range c.Streams {
-		n += len(c.Streams[i].Events)
-	}
-	ids := make([]store.ID, 0, n)
-	for i := range c.Streams {
-		for j := range c.Streams[i].Events {
-			e := &c.Streams[i].Events[j]
-			id := e.ID
-			if !e.HasID {
-				v7, err := uuid.NewV7()
-				if err != nil {
-					return nil, fmt.Errorf("make event id: %w", err)
-				}
-				id = store.ID(v7)
-			}
-			ids = append(ids, id)
-		}
-	}
-	return ids, nil
 }
 
 // appender is one append transaction.
@@ -124,7 +98,7 @@ func (a *appender) finish() error {
 	if _, err := a.tx.exec(a.s.q.setEnd, a.end); err != nil {
 		return err
 	}
-	a.tx.afterCommit(func() { a.s.wakes.wake(store.EventsTopic) })
+	a.tx.afterCommit(func() { a.s.wakes.Wake(store.EventsTopic) })
 	return nil
 }
 
@@ -138,7 +112,7 @@ func (a *appender) appendStream(st *store.StreamAppend, ids []store.ID, index in
 			return res, err
 		}
 		if first != nil {
-			return a.replay(st, ids, index, first)
+			return rules.Replay(st, ids, index, first, a.byID)
 		}
 	}
 	version, err := a.tx.queryInt(bg, a.s.q.version, st.AggregateType, st.AggregateID)
@@ -146,7 +120,7 @@ func (a *appender) appendStream(st *store.StreamAppend, ids []store.ID, index in
 		return res, err
 	}
 	if st.ExpectedVersion != store.AnyVersion && st.ExpectedVersion != version {
-		if err := a.refuseKnown(st, index); err != nil {
+		if err := rules.RefuseKnown(st, ids, index, a.byID); err != nil {
 			return res, err
 		}
 		return res, &store.ConflictError{AggregateType: st.AggregateType, AggregateID: st.AggregateID, Expected: st.ExpectedVersion, Actual: version}
@@ -158,7 +132,7 @@ func (a *appender) appendStream(st *store.StreamAppend, ids []store.ID, index in
 			return res, err
 		}
 		if !stored {
-			return res, a.duplicate(ids[j], index+j, st, &st.Events[j], "the append's other events are not stored with it")
+			return res, a.duplicate(ids[j], index+j, st, &st.Events[j])
 		}
 		if j == 0 {
 			res.FirstPosition = a.end
@@ -168,63 +142,8 @@ func (a *appender) appendStream(st *store.StreamAppend, ids []store.ID, index in
 	return res, nil
 }
 
-// replay answers an append whose first event is stored: with the original
-// answer if all of it is stored just so, else with the event that differs.
-func (a *appender) replay(st *store.StreamAppend, ids []store.ID, index int, first *store.Event) (store.StreamResult, error) {
-	res := store.StreamResult{AggregateType: st.AggregateType, AggregateID: st.AggregateID, IDs: ids, Replayed: true, FirstPosition: first.Position}
-	known := first
-	for j := range st.Events {
-		e := &st.Events[j]
-		if j > 0 {
-			known = nil
-			if e.HasID {
-				var err error
-				if known, err = a.byID(ids[j]); err != nil {
-					return res, err
-				}
-			}
-		}
-		why := ""
-		switch {
-		case known == nil:
-			return res, duplicateOf(first, index, "the append's other events are not all stored with it")
-		case known.AggregateType != st.AggregateType || known.AggregateID != st.AggregateID:
-			why = "it belongs to another stream"
-		case known.Sequence != first.Sequence+int64(j):
-			why = "the append's events are not stored one after the other"
-		default:
-			if member := e.Differs(known); member != "" {
-				why = "its " + member + " differs"
-			}
-		}
-		if why != "" {
-			return res, duplicateOf(known, index+j, why)
-		}
-	}
-	res.Version, res.LastPosition = known.Sequence, known.Position
-	return res, nil
-}
-
-// refuseKnown finds an event of the append that is stored already.
-func (a *appender) refuseKnown(st *store.StreamAppend, index int) error {
-	for j := range st.Events {
-		e := &st.Events[j]
-		if !e.HasID {
-			continue
-		}
-		known, err := a.byID(e.ID)
-		if err != nil {
-			return err
-		}
-		if known != nil {
-			return a.duplicate(e.ID, index+j, st, e, "the append's other events are not stored with it")
-		}
-	}
-	return nil
-}
-
-// duplicate describes a known event that the append as a whole does not repeat.
-func (a *appender) duplicate(id store.ID, index int, st *store.StreamAppend, e *store.NewEvent, otherwise string) error {
+// duplicate describes an event whose insert met it stored.
+func (a *appender) duplicate(id store.ID, index int, st *store.StreamAppend, e *store.NewEvent) error {
 	known, err := a.byID(id)
 	if err != nil {
 		return err
@@ -232,18 +151,7 @@ func (a *appender) duplicate(id store.ID, index int, st *store.StreamAppend, e *
 	if known == nil {
 		return fmt.Errorf("append: event %s was refused as stored but is not", id)
 	}
-	why := otherwise
-	if known.AggregateType != st.AggregateType || known.AggregateID != st.AggregateID {
-		why = "it belongs to another stream"
-	} else if member := e.Differs(known); member != "" {
-		why = "its " + member + " differs"
-	}
-	return duplicateOf(known, index, why)
-}
-
-func duplicateOf(known *store.Event, index int, why string) error {
-	return &store.DuplicateEventError{ID: known.ID, Index: index, AggregateType: known.AggregateType,
-		AggregateID: known.AggregateID, Position: known.Position, Reason: why}
+	return rules.Duplicate(known, index, st, e)
 }
 
 // byID returns a stored event, nil if there is none.
@@ -369,18 +277,10 @@ func (a *appender) alreadyThere(e *store.ImportEvent, index int, version int64) 
 		return 0, err
 	}
 	if known == nil {
-		return 0, &store.InvalidError{Code: "bad_request", Index: index,
-			Reason: fmt.Sprintf("sequence %d of stream %s/%s: the stream has %d events, the next is %d", e.Sequence, e.AggregateType, e.AggregateID, version, version+1)}
+		return 0, rules.WrongSequence(e, index, version)
 	}
-	if known.AggregateType != e.AggregateType || known.AggregateID != e.AggregateID {
-		return 0, duplicateOf(known, index, "it belongs to another stream")
-	}
-	if member := e.Differs(known); member != "" {
-		return 0, duplicateOf(known, index, "its "+member+" differs")
-	}
-	if e.Sequence != 0 && e.Sequence != known.Sequence {
-		return 0, &store.InvalidError{Code: "bad_request", Index: index,
-			Reason: fmt.Sprintf("sequence %d of stream %s/%s: event %s is stored with sequence %d", e.Sequence, e.AggregateType, e.AggregateID, e.ID, known.Sequence)}
+	if err := rules.AlreadyThere(e, index, known); err != nil {
+		return 0, err
 	}
 	return known.Position, nil
 }

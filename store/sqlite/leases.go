@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 
@@ -18,9 +17,18 @@ func (s *Store) Join(ctx context.Context, i store.Instance) error {
 	}
 	return s.write(ctx, "join", 1, func(tx *tx) error {
 		now := s.nowUS()
-		// An instance of an embedded database ends with its process and needs
-		// no heartbeat until then, so it never expires.
-		_, err := tx.exec(s.q.joinInstance, i.ID, i.HostName, now, now, int64(math.MaxInt64))
+		_, err := tx.exec(s.q.joinInstance, i.ID, i.HostName, now, i.TTL.Microseconds(), now)
+		return err
+	})
+}
+
+// Heartbeat implements [store.Leases].
+func (s *Store) Heartbeat(ctx context.Context, instanceID string) error {
+	return s.write(ctx, "heartbeat", 1, func(tx *tx) error {
+		n, err := tx.exec(s.q.heartbeat, s.nowUS(), instanceID)
+		if err == nil && n == 0 {
+			err = fmt.Errorf("heartbeat: instance %s: %w", instanceID, store.ErrNotFound)
+		}
 		return err
 	})
 }
@@ -49,7 +57,8 @@ func (s *Store) Leave(ctx context.Context, instanceID string) error {
 func (s *Store) Claim(ctx context.Context, instanceID string, build int64, partitions []int) (leases []store.Lease, err error) {
 	err = s.write(ctx, "claim", len(partitions), func(tx *tx) error {
 		leases = nil
-		joined, err := tx.queryInt(context.Background(), s.q.instance, instanceID)
+		now := s.nowUS()
+		joined, err := tx.queryInt(context.Background(), s.q.instance, instanceID, now)
 		if err != nil {
 			return err
 		}
@@ -59,7 +68,7 @@ func (s *Store) Claim(ctx context.Context, instanceID string, build int64, parti
 		// One statement for all: P2 needs every lease to have one holder at
 		// each generation, and the generation to rise at each claim, also of
 		// what this instance holds already.
-		rows, err := tx.query(context.Background(), s.q.claim, instanceID, build, intList(partitions), instanceID)
+		rows, err := tx.query(context.Background(), s.q.claim, instanceID, build, intList(partitions), instanceID, now)
 		if err != nil {
 			return err
 		}

@@ -1,9 +1,9 @@
 package sqlite
 
 import (
-	"fmt"
-	"regexp"
 	"strings"
+
+	"github.com/projhost/projhost/store/internal/rules"
 )
 
 // naming puts the table prefix into SQL.
@@ -12,11 +12,9 @@ type naming struct {
 	table  *strings.Replacer
 }
 
-var prefixForm = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9_]{0,31})?$`)
-
 func newNaming(prefix string) (*naming, error) {
-	if !prefixForm.MatchString(prefix) {
-		return nil, fmt.Errorf("table prefix %q: want at most 32 letters, digits and underscores, a letter first ([store] table_prefix)", prefix)
+	if err := rules.CheckPrefix(prefix); err != nil {
+		return nil, err
 	}
 	return &naming{prefix: prefix, table: strings.NewReplacer("{{", `"`+prefix, "}}", `"`)}, nil
 }

@@ -27,6 +27,7 @@ type consumerQueries struct {
 	guardHolder     string
 
 	joinInstance  string
+	heartbeat     string
 	instance      string
 	dropInstance  string
 	dropInstances string
@@ -75,15 +76,16 @@ func newConsumerQueries(n *naming) consumerQueries {
 			WHERE o.build = ? AND o.partition = ? AND o.generation = ? AND o.instance_id IS NOT NULL
 			AND b.consumer_type = ? AND b.consumer_name = ?) THEN 1 ELSE ` + fails + ` END`),
 
-		joinInstance: n.sql(`INSERT INTO {{instances}} (id, host_name, started_us, last_heartbeat_us, expires_us) VALUES (?, ?, ?, ?, ?)`),
-		instance:     n.sql(`SELECT 1 FROM {{instances}} WHERE id = ?`),
+		joinInstance: n.sql(`INSERT INTO {{instances}} (id, host_name, started_us, ttl_us, last_heartbeat_us) VALUES (?, ?, ?, ?, ?)`),
+		heartbeat:    n.sql(`UPDATE {{instances}} SET last_heartbeat_us = ? WHERE id = ?`),
+		instance:     n.sql(`SELECT 1 FROM {{instances}} WHERE id = ?1 AND expires_us > ?2`),
 		dropInstance: n.sql(`DELETE FROM {{instances}} WHERE id = ?`),
 		// Nobody else can have the database open.
 		dropInstances: n.sql(`DELETE FROM {{instances}}`),
 		releaseAll:    n.sql(`UPDATE {{ownership}} SET instance_id = NULL WHERE instance_id = ?`),
 		claim: n.sql(`UPDATE {{ownership}} SET instance_id = ?, generation = generation + 1
 			WHERE build = ? AND partition IN (SELECT value FROM json_each(?))
-			AND (instance_id IS NULL OR instance_id = ? OR instance_id NOT IN (SELECT id FROM {{instances}}))
+			AND (instance_id IS NULL OR instance_id = ? OR instance_id NOT IN (SELECT id FROM {{instances}} WHERE expires_us > ?))
 			RETURNING partition, generation`),
 		release: n.sql(`UPDATE {{ownership}} SET instance_id = NULL WHERE build = ? AND partition = ? AND generation = ? AND instance_id = ?`),
 		owners:  n.sql(`SELECT partition, instance_id, generation FROM {{ownership}} WHERE build = ? ORDER BY partition`),

@@ -9,6 +9,7 @@ import (
 
 	"github.com/projhost/projhost/store"
 	"github.com/projhost/projhost/store/internal/migrate"
+	"github.com/projhost/projhost/store/internal/rules"
 )
 
 //go:embed schema/*.sql
@@ -24,8 +25,8 @@ var migrations = func() []migrate.Migration {
 }()
 
 const (
-	partitionsDefault = 256
-	partitionsMax     = 32767 // 16 bits on every engine
+	partitionsDefault = rules.PartitionsDefault
+	partitionsMax     = rules.PartitionsMax
 	positionMode      = "counter"
 )
 

@@ -5,27 +5,9 @@ import (
 	"fmt"
 	"sort"
 
+	"github.com/projhost/projhost/store"
 	"github.com/projhost/projhost/store/internal/migrate"
 )
-
-// SchemaError is a table of the host that is missing or not as it has to be.
-type SchemaError struct {
-	Table  string
-	Column string // or index; "" for the table as a whole
-	Want   string
-	Have   string // "" where it is missing
-}
-
-func (e *SchemaError) Error() string {
-	const remedy = "compare with the output of `projhost schema print --driver sqlite` and mend it, or set initialize_schema = \"always\" for a new database"
-	switch {
-	case e.Column == "":
-		return fmt.Sprintf("table %q is missing: %s", e.Table, remedy)
-	case e.Have == "":
-		return fmt.Sprintf("table %q, %s: missing, should be %s: %s", e.Table, e.Column, e.Want, remedy)
-	}
-	return fmt.Sprintf("table %q, %s: is %s, should be %s: %s", e.Table, e.Column, e.Have, e.Want, remedy)
-}
 
 // checkSchema compares what the database has with what the migrations make in
 // an empty one. Further tables, columns that may be null and plain indexes are
@@ -142,16 +124,16 @@ func shapeOf(c *conn, table string) (*shape, error) {
 
 func compareShapes(table string, want, have *shape) error {
 	if len(have.names) == 0 {
-		return &SchemaError{Table: table}
+		return &store.SchemaError{Driver: "sqlite", Table: table}
 	}
 	for _, name := range want.names {
 		if have.parts[name] != want.parts[name] {
-			return &SchemaError{Table: table, Column: name, Want: want.parts[name], Have: have.parts[name]}
+			return &store.SchemaError{Driver: "sqlite", Table: table, Column: name, Want: want.parts[name], Have: have.parts[name]}
 		}
 	}
 	for _, name := range have.names {
 		if _, wanted := want.parts[name]; !wanted && have.extra[name] != "" {
-			return &SchemaError{Table: table, Column: name, Want: "absent, or harmless (nullable, not unique)", Have: have.extra[name]}
+			return &store.SchemaError{Driver: "sqlite", Table: table, Column: name, Want: "absent, or harmless (nullable, not unique)", Have: have.extra[name]}
 		}
 	}
 	return nil

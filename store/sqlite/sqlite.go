@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/rules"
 )
 
 // Options say which database to open and what to expect there.
@@ -50,7 +51,7 @@ type Store struct {
 	info    store.Info
 
 	incarnation atomic.Uint64
-	wakes       wakes
+	wakes       rules.Wakes
 	seenEnd     sync.Map // topic → *atomic.Int64, see ReadPage
 	builds      sync.Map // build → []*readmodel.Table
 	plans       sync.Map // physical table → *tablePlan

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -18,6 +19,8 @@ var leaseCases = []testCase{
 	{"ReleaseOfALostLeaseIsPassedOver", leaseReleaseLost},
 	{"LeaveGivesEverythingBack", leaseLeave},
 	{"DeadOwnerIsTakenOver", leaseDeadOwner},
+	{"LapsedOwnerIsTakenOver", leaseLapsed},
+	{"HeartbeatKeepsAnInstance", leaseHeartbeat},
 	{"ClaimNeedsAnInstance", leaseNeedsInstance},
 	{"UnknownPartitionsAreLeftOut", leaseUnknownPartition},
 	{"ConcurrentClaimsHaveOneWinnerEach", leaseConcurrentClaims},
@@ -107,15 +110,45 @@ func leaseLeave(t *testing.T, d *db) {
 }
 
 // A host that was killed has said goodbye to nobody.
+// A host that was killed is taken over by the next once its time is out, where
+// the database cannot tell by itself that the process ended.
 func leaseDeadOwner(t *testing.T, d *db) {
-	l := d.lane("killed", 1, 2)
+	l := d.laneTTL("killed", time.Second, 1, 2)
 	old := l.batch(7, 1)
 	d.reopen()
 	d.join("next")
-	require.Equal(t, []store.Lease{{Build: l.c.Build, Partition: 1, Generation: 2}, {Build: l.c.Build, Partition: 2, Generation: 2}},
-		d.claim("next", l.c.Build, 1, 2))
+	var got []store.Lease
+	require.Eventually(t, func() bool {
+		got = append(got, d.claim("next", l.c.Build, 1, 2)...)
+		return len(got) >= 2
+	}, waitMax, 20*time.Millisecond)
+	require.Equal(t, []store.Lease{{Build: l.c.Build, Partition: 1, Generation: 2}, {Build: l.c.Build, Partition: 2, Generation: 2}}, got)
 	old.Incarnation = d.Incarnation()
 	require.ErrorIs(t, d.Apply(d.ctx(), old), store.ErrFenced)
+}
+
+func leaseLapsed(t *testing.T, d *db) {
+	l := d.laneTTL("slow", time.Second, 1, 2)
+	d.join("next")
+	require.Eventually(t, func() bool { return len(d.claim("next", l.c.Build, 1)) == 1 }, waitMax, 20*time.Millisecond)
+	require.ErrorIs(t, d.Apply(d.ctx(), l.batch(7, 1)), store.ErrFenced)
+	_, err := d.Claim(d.ctx(), "slow", l.c.Build, []int{2})
+	require.ErrorIs(t, err, store.ErrNotFound, "who has lapsed claims nothing")
+}
+
+func leaseHeartbeat(t *testing.T, d *db) {
+	c := d.subscribe(declare(t, "accounts", accounts()...))
+	require.ErrorIs(t, d.Heartbeat(d.ctx(), "nobody"), store.ErrNotFound)
+	const ttl = time.Second
+	require.NoError(t, d.Join(d.ctx(), store.Instance{ID: "a", HostName: "host", TTL: ttl}))
+	d.join("b")
+	d.claim("a", c.Build, 1)
+	for end := time.Now().Add(2 * ttl); time.Now().Before(end); time.Sleep(ttl / 20) {
+		require.NoError(t, d.Heartbeat(d.ctx(), "a"))
+	}
+	require.Empty(t, d.claim("b", c.Build, 1))
+	require.NoError(t, d.Leave(d.ctx(), "a"))
+	require.ErrorIs(t, d.Heartbeat(d.ctx(), "a"), store.ErrNotFound)
 }
 
 func leaseNeedsInstance(t *testing.T, d *db) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -84,8 +85,19 @@ func (d *db) lane(instance string, partitions ...int) *lane {
 
 func (d *db) laneOf(decl store.Declaration, instance string, partitions ...int) *lane {
 	d.t.Helper()
+	return d.laneUntil(decl, instance, 0, partitions...)
+}
+
+// laneTTL is lane for an instance that lapses.
+func (d *db) laneTTL(instance string, ttl time.Duration, partitions ...int) *lane {
+	d.t.Helper()
+	return d.laneUntil(declare(d.t, "accounts", accounts()...), instance, ttl, partitions...)
+}
+
+func (d *db) laneUntil(decl store.Declaration, instance string, ttl time.Duration, partitions ...int) *lane {
+	d.t.Helper()
 	l := &lane{d: d, c: d.subscribe(decl), instance: instance}
-	require.NoError(d.t, d.Join(d.ctx(), store.Instance{ID: instance, HostName: "host"}))
+	require.NoError(d.t, d.Join(d.ctx(), store.Instance{ID: instance, HostName: "host", TTL: ttl}))
 	l.claim(partitions...)
 	return l
 }

@@ -348,6 +348,20 @@ func (s *Store) Join(_ context.Context, i store.Instance) error {
 	return after
 }
 
+// Heartbeat implements store.Leases.
+func (s *Store) Heartbeat(_ context.Context, id string) error {
+	after, err := s.call("Heartbeat")
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.instances[id] {
+		return store.ErrNotFound
+	}
+	return after
+}
+
 // Leave implements store.Leases.
 func (s *Store) Leave(_ context.Context, id string) error {
 	after, err := s.call("Leave")

@@ -60,8 +60,9 @@ CREATE TABLE {{instances}} (
     id                TEXT    NOT NULL PRIMARY KEY,
     host_name         TEXT    NOT NULL,
     started_us        INTEGER NOT NULL,
+    ttl_us            INTEGER NOT NULL,
     last_heartbeat_us INTEGER NOT NULL,
-    expires_us        INTEGER NOT NULL
+    expires_us        INTEGER NOT NULL GENERATED ALWAYS AS (iif(ttl_us = 0, 9223372036854775807, last_heartbeat_us + ttl_us)) VIRTUAL
 ) STRICT, WITHOUT ROWID;
 
 -- Who owns a table name, compared in lower case with the prefix, so that no

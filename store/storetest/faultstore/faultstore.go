@@ -275,6 +275,11 @@ func (s *Store) ClearHalt(ctx context.Context, id store.ConsumerID) (bool, error
 	return written(s, "ClearHalt", func() (bool, error) { return s.inner.ClearHalt(ctx, id) })
 }
 
+// Heartbeat implements [store.Leases].
+func (s *Store) Heartbeat(ctx context.Context, instanceID string) error {
+	return s.write("Heartbeat", func() error { return s.inner.Heartbeat(ctx, instanceID) })
+}
+
 // Join implements [store.Leases].
 func (s *Store) Join(ctx context.Context, i store.Instance) error {
 	return s.write("Join", func() error { return s.inner.Join(ctx, i) })

@@ -1,0 +1,129 @@
+// Package sqlstore is what drivers for database servers have in common:
+// consumers, leases, snapshots, read models, topics, the schema and its check.
+// It is written in SQL that all of them understand, with the spelling left to a
+// [Dialect] and the connections to an [Engine]. A driver embeds a [Core] and
+// adds what makes its database fast and its promises true: appending, reading
+// pages, the high-water mark, and applying.
+//
+// Promise: what it decides, it decides alike on every engine.
+package sqlstore
+
+import (
+	"context"
+	"io/fs"
+
+	"github.com/projhost/projhost/readmodel"
+	"github.com/projhost/projhost/store"
+)
+
+// Conn runs statements, outside of a transaction or in one. Statements are
+// spelled for the engine ([Core.SQL]). It is not safe for concurrent use.
+type Conn interface {
+	// Exec returns the number of rows that matched, changed or not.
+	Exec(ctx context.Context, text string, args ...any) (int64, error)
+	Query(ctx context.Context, text string, args ...any) (Rows, error)
+}
+
+// Rows is the result of a query, as database/sql has it. Scan takes pointers to
+// string, int64, []byte, the sql.Null types, and sql.Scanner. Close returns the
+// error that ended the rows, if any.
+type Rows interface {
+	Next() bool
+	Scan(dest ...any) error
+	Close() error
+}
+
+// Engine is a pool of connections to one database. Its methods give errors
+// their final form ([Fail]) and are safe for concurrent use.
+type Engine interface {
+	// Read runs fn on a connection outside of a transaction: every statement
+	// sees what was committed before it began.
+	Read(ctx context.Context, op string, fn func(Conn) error) error
+	// Write runs fn in a transaction at READ COMMITTED and commits it if fn
+	// returns nil. What the database gave up in favour of another transaction
+	// is run again a few times, so fn begins anew each time it is called. An
+	// unknown outcome of COMMIT is a *store.TransientError that says so.
+	Write(ctx context.Context, op string, fn func(Conn) error) error
+	// Snapshot opens a read-only transaction whose statements all see one
+	// moment, the first statement's. end gives the connection back.
+	Snapshot(ctx context.Context, op string) (c Conn, end func(), err error)
+	// Lock takes the database's own lock of a name against every other process
+	// and waits for it as long as ctx allows. It goes with the connection, or
+	// with release.
+	Lock(ctx context.Context, name string) (release func() error, err error)
+	// Class tells what an error of a statement means, and what an operator can
+	// do about it ("" where nothing).
+	Class(err error) (c Class, hint string)
+	// Close waits for the calls that run.
+	Close() error
+}
+
+// Class is what an error of the database means. It is told by code, never by
+// text.
+type Class int
+
+// Classes.
+const (
+	// Unknown is no error of the database, or one whose code says nothing.
+	Unknown Class = iota
+	// Lost is a connection that broke, or a server that went away. What was
+	// read may no longer be true (a COMMIT may have happened).
+	Lost
+	// Retry is a transaction the database gave up: a deadlock, a serialisation
+	// failure, a lock that was not had in time. Nothing of it is stored.
+	Retry
+	// Duplicate is a unique key that is taken.
+	Duplicate
+	// Data is a row's own fault: type, range, constraint, size.
+	Data
+	// Unavailable passes, or an operator ends it: disk full, read-only, no
+	// permission, too many connections, starting up.
+	Unavailable
+)
+
+// Dialect is the spelling of one engine, and where its catalogue is.
+type Dialect struct {
+	Name string // "postgres", "mysql", "mariadb", "sqlserver"
+	Rows *readmodel.Dialect
+	// Now is an expression: the database's clock, in microseconds since 1970,
+	// UTC, moving within a transaction.
+	Now string
+	// Greatest is the function that gives the largest of its arguments; "" where a CASE
+	// has to do.
+	Greatest string
+	// Schema holds the driver's migrations, schema/NNNN_name.sql. Statements
+	// end with ";" at a line's end. {{name}} is a table of the host.
+	Schema fs.FS
+	// PositionMode is frozen by the first start.
+	PositionMode string
+	// Columns and Indexes describe a table of the current schema as the
+	// catalogue has it, empty for none; Find tells what has a name, whatever
+	// its case: "table", "view", "index", … ("" for nothing), and its spelling.
+	Describe func(ctx context.Context, c Conn, table string) (readmodel.ActualTable, error)
+	Find     func(ctx context.Context, c Conn, name string) (kind, spelled string, err error)
+	// Adopt renames a user's table to be a build's, without changing what
+	// reads it.
+	Adopt func(from, to string) []string
+	// ViewIs tells whether a view reads just this build's table; a view that
+	// does not is replaced.
+	ViewIs func(ctx context.Context, c Conn, public, physical string, t *readmodel.Table) (bool, error)
+}
+
+// Options are a driver's, common to all.
+type Options struct {
+	TablePrefix     string
+	ReadModelPrefix string
+	// NeverInitialize checks the schema at start instead of creating it.
+	NeverInitialize bool
+	// Partitions is N; the first start freezes it. 0: what the database has,
+	// 256 for a new one.
+	Partitions int
+	// MaxEvent bounds an event's data and metadata, bytes. 0: 1 MiB.
+	MaxEvent int
+}
+
+var _ interface {
+	store.Consumers
+	store.Leases
+	store.ReadModels
+} = (*Core)(nil)
