@@ -133,13 +133,17 @@ type Consumers interface {
 
 // Leases keeps instances and who owns which partition.
 type Leases interface {
-	// Join records a running host. Its ID is random per run.
+	// Join records a running host, and removes those that are no longer live.
+	// Its ID is random per run.
 	Join(ctx context.Context, i Instance) error
 	// Heartbeat tells that an instance runs, in one statement on one row.
 	// ErrNotFound if it has not joined or was removed: it holds nothing then.
 	Heartbeat(ctx context.Context, instanceID string) error
 	// Leave releases the instance's leases and removes it.
 	Leave(ctx context.Context, instanceID string) error
+	// ListInstances returns those that have joined and were not removed, in the
+	// order of their starts and ids.
+	ListInstances(ctx context.Context) ([]InstanceStatus, error)
 	// Claim takes the partitions of a build for an instance: each gets the
 	// next generation, also one that the instance holds already. Partitions
 	// owned by a live other instance, and unknown ones, are left out of the

@@ -274,6 +274,14 @@ type Instance struct {
 	TTL time.Duration
 }
 
+// InstanceStatus is a recorded instance as the database's clock sees it.
+type InstanceStatus struct {
+	Instance
+	StartedUS   int64
+	HeartbeatUS int64 // its last sign of life
+	Live        bool  // false: its TTL has passed, and others may take what it holds
+}
+
 // Lease is the right of an instance to apply one partition of a build, as long
 // as its generation is current.
 type Lease struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/projhost/projhost/store"
 )
@@ -17,6 +18,9 @@ func (s *Store) Join(ctx context.Context, i store.Instance) error {
 	}
 	return s.write(ctx, "join", 1, func(tx *tx) error {
 		now := s.nowUS()
+		if _, err := tx.exec(s.q.dropLapsed, now); err != nil {
+			return err
+		}
 		_, err := tx.exec(s.q.joinInstance, i.ID, i.HostName, now, i.TTL.Microseconds(), now)
 		return err
 	})
@@ -51,6 +55,24 @@ func (s *Store) Leave(ctx context.Context, instanceID string) error {
 		_, err := tx.exec(s.q.dropInstance, instanceID)
 		return err
 	})
+}
+
+// ListInstances implements [store.Leases].
+func (s *Store) ListInstances(ctx context.Context) (list []store.InstanceStatus, err error) {
+	err = s.read(ctx, "list instances", func(c *conn) error {
+		rows, err := c.query(ctx, s.q.instances, s.nowUS())
+		if err != nil {
+			return err
+		}
+		for rows.next() {
+			list = append(list, store.InstanceStatus{
+				Instance:  store.Instance{ID: rows.text(0), HostName: rows.text(1), TTL: time.Duration(rows.int(3)) * time.Microsecond},
+				StartedUS: rows.int(2), HeartbeatUS: rows.int(4), Live: rows.int(5) != 0,
+			})
+		}
+		return rows.close()
+	})
+	return list, err
 }
 
 // Claim implements [store.Leases].

@@ -29,7 +29,9 @@ type consumerQueries struct {
 	joinInstance  string
 	heartbeat     string
 	instance      string
+	instances     string
 	dropInstance  string
+	dropLapsed    string
 	dropInstances string
 	releaseAll    string
 	claim         string
@@ -79,7 +81,9 @@ func newConsumerQueries(n *naming) consumerQueries {
 		joinInstance: n.sql(`INSERT INTO {{instances}} (id, host_name, started_us, ttl_us, last_heartbeat_us) VALUES (?, ?, ?, ?, ?)`),
 		heartbeat:    n.sql(`UPDATE {{instances}} SET last_heartbeat_us = ? WHERE id = ?`),
 		instance:     n.sql(`SELECT 1 FROM {{instances}} WHERE id = ?1 AND expires_us > ?2`),
+		instances:    n.sql(`SELECT id, host_name, started_us, ttl_us, last_heartbeat_us, expires_us > ? FROM {{instances}} ORDER BY started_us, id`),
 		dropInstance: n.sql(`DELETE FROM {{instances}} WHERE id = ?`),
+		dropLapsed:   n.sql(`DELETE FROM {{instances}} WHERE expires_us <= ?`),
 		// Nobody else can have the database open.
 		dropInstances: n.sql(`DELETE FROM {{instances}}`),
 		releaseAll:    n.sql(`UPDATE {{ownership}} SET instance_id = NULL WHERE instance_id = ?`),

@@ -1,7 +1,10 @@
 package storetest
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +24,8 @@ var leaseCases = []testCase{
 	{"DeadOwnerIsTakenOver", leaseDeadOwner},
 	{"LapsedOwnerIsTakenOver", leaseLapsed},
 	{"HeartbeatKeepsAnInstance", leaseHeartbeat},
+	{"JoinRemovesTheLapsed", leaseJoinRemoves},
+	{"InstancesAreListed", leaseInstances},
 	{"ClaimNeedsAnInstance", leaseNeedsInstance},
 	{"UnknownPartitionsAreLeftOut", leaseUnknownPartition},
 	{"ConcurrentClaimsHaveOneWinnerEach", leaseConcurrentClaims},
@@ -109,7 +114,6 @@ func leaseLeave(t *testing.T, d *db) {
 	require.NoError(t, d.Leave(d.ctx(), "a"), "leaving twice is no error")
 }
 
-// A host that was killed has said goodbye to nobody.
 // A host that was killed is taken over by the next once its time is out, where
 // the database cannot tell by itself that the process ended.
 func leaseDeadOwner(t *testing.T, d *db) {
@@ -149,6 +153,66 @@ func leaseHeartbeat(t *testing.T, d *db) {
 	require.Empty(t, d.claim("b", c.Build, 1))
 	require.NoError(t, d.Leave(d.ctx(), "a"))
 	require.ErrorIs(t, d.Heartbeat(d.ctx(), "a"), store.ErrNotFound)
+}
+
+// Rows of hosts that were killed do not pile up, and one that only slept is told
+// that it holds nothing any more.
+func leaseJoinRemoves(t *testing.T, d *db) {
+	l := d.laneTTL("slow", time.Second, 1)
+	d.join("stays")
+	require.Eventually(t, func() bool { return !d.instance("slow").Live }, waitMax, 20*time.Millisecond)
+	require.Equal(t, "slow", d.owner(l.c.Build, 1).InstanceID, "nobody wanted it yet")
+	d.join("new")
+	require.ErrorIs(t, d.Heartbeat(d.ctx(), "slow"), store.ErrNotFound)
+	list, err := d.ListInstances(d.ctx())
+	require.NoError(t, err)
+	require.Len(t, list, 2)
+	require.NoError(t, d.Heartbeat(d.ctx(), "stays"))
+	require.Len(t, d.claim("new", l.c.Build, 1), 1)
+}
+
+// instance is a recorded one.
+func (d *db) instance(id string) store.InstanceStatus {
+	d.t.Helper()
+	list, err := d.ListInstances(d.ctx())
+	require.NoError(d.t, err)
+	for _, i := range list {
+		if i.ID == id {
+			return i
+		}
+	}
+	require.FailNow(d.t, "no such instance", id)
+	return store.InstanceStatus{}
+}
+
+func leaseInstances(t *testing.T, d *db) {
+	list, err := d.ListInstances(d.ctx())
+	require.NoError(t, err)
+	require.Empty(t, list)
+	for _, i := range []store.Instance{{ID: "b", HostName: "Büro 🏠", TTL: 15 * time.Second}, {ID: "a", HostName: "", TTL: 1500 * time.Millisecond}, {ID: "A"}} {
+		require.NoError(t, d.Join(d.ctx(), i))
+		got := d.instance(i.ID)
+		require.Equal(t, i, got.Instance)
+		require.True(t, got.Live)
+		require.Equal(t, got.StartedUS, got.HeartbeatUS)
+		require.InDelta(t, time.Now().UnixMicro(), got.StartedUS, float64(time.Hour.Microseconds()))
+	}
+	before := d.instance("b")
+	require.Eventually(t, func() bool {
+		require.NoError(t, d.Heartbeat(d.ctx(), "b"))
+		return d.instance("b").HeartbeatUS > before.HeartbeatUS
+	}, waitMax, time.Millisecond)
+	require.Equal(t, before.StartedUS, d.instance("b").StartedUS)
+	list, err = d.ListInstances(d.ctx())
+	require.NoError(t, err)
+	require.Len(t, list, 3)
+	require.True(t, slices.IsSortedFunc(list, func(a, b store.InstanceStatus) int {
+		return cmp.Or(cmp.Compare(a.StartedUS, b.StartedUS), strings.Compare(a.ID, b.ID))
+	}))
+	require.NoError(t, d.Leave(d.ctx(), "b"))
+	list, err = d.ListInstances(d.ctx())
+	require.NoError(t, err)
+	require.Len(t, list, 2)
 }
 
 func leaseNeedsInstance(t *testing.T, d *db) {

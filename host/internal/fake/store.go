@@ -7,6 +7,7 @@ package fake
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/projhost/projhost/partition"
 	"github.com/projhost/projhost/readmodel"
@@ -37,7 +39,7 @@ type Store struct {
 	wake        chan struct{}
 	consumers   map[store.ConsumerID]*consumer
 	builds      map[int64]*build
-	instances   map[string]bool
+	instances   map[string]*store.InstanceStatus
 	applies     int
 	problems    []string
 }
@@ -58,7 +60,7 @@ func NewStore(n int) *Store {
 		N: n, wake: make(chan struct{}),
 		consumers: make(map[store.ConsumerID]*consumer),
 		builds:    make(map[int64]*build),
-		instances: make(map[string]bool),
+		instances: make(map[string]*store.InstanceStatus),
 	}
 }
 
@@ -344,8 +346,42 @@ func (s *Store) Join(_ context.Context, i store.Instance) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.instances[i.ID] = true
+	for id := range s.instances {
+		if !s.live(id) {
+			delete(s.instances, id)
+		}
+	}
+	if s.instances[i.ID] != nil {
+		s.breach("instance %s has joined before", i.ID)
+	}
+	now := time.Now().UnixMicro()
+	s.instances[i.ID] = &store.InstanceStatus{Instance: i, StartedUS: now, HeartbeatUS: now}
 	return after
+}
+
+// live tells whether an instance has joined and not lapsed.
+func (s *Store) live(id string) bool {
+	i := s.instances[id]
+	return i != nil && (i.TTL == 0 || time.UnixMicro(i.HeartbeatUS).Add(i.TTL).After(time.Now()))
+}
+
+// ListInstances implements store.Leases.
+func (s *Store) ListInstances(context.Context) ([]store.InstanceStatus, error) {
+	after, err := s.call("ListInstances")
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []store.InstanceStatus
+	for id, i := range s.instances {
+		i.Live = s.live(id)
+		out = append(out, *i)
+	}
+	slices.SortFunc(out, func(a, b store.InstanceStatus) int {
+		return cmp.Or(cmp.Compare(a.StartedUS, b.StartedUS), strings.Compare(a.ID, b.ID))
+	})
+	return out, after
 }
 
 // Heartbeat implements store.Leases.
@@ -356,9 +392,10 @@ func (s *Store) Heartbeat(_ context.Context, id string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.instances[id] {
+	if s.instances[id] == nil {
 		return store.ErrNotFound
 	}
+	s.instances[id].HeartbeatUS = time.Now().UnixMicro()
 	return after
 }
 
@@ -407,10 +444,13 @@ func (s *Store) Claim(_ context.Context, instance string, id int64, partitions [
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.live(instance) {
+		return nil, store.ErrNotFound
+	}
 	var out []store.Lease
 	for _, p := range partitions {
 		o := &s.builds[id].owners[p]
-		if o.InstanceID != "" && o.InstanceID != instance && s.instances[o.InstanceID] {
+		if o.InstanceID != "" && o.InstanceID != instance && s.live(o.InstanceID) {
 			continue
 		}
 		o.InstanceID = instance

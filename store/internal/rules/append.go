@@ -75,7 +75,6 @@ func Replay(st *store.StreamAppend, ids []store.ID, index int, first *store.Even
 	return res, nil
 }
 
-
 // RefuseKnown finds an event of an append, whose first event is not stored,
 // that is stored already; nil if there is none.
 func RefuseKnown(st *store.StreamAppend, ids []store.ID, index int, known Known) error {

@@ -108,6 +108,9 @@ func (c *Core) ClearHalt(ctx context.Context, id store.ConsumerID) (bool, error)
 func (c *Core) Join(ctx context.Context, i store.Instance) error                 { panic("todo") }
 func (c *Core) Heartbeat(ctx context.Context, instanceID string) error           { panic("todo") }
 func (c *Core) Leave(ctx context.Context, instanceID string) error               { panic("todo") }
+func (c *Core) ListInstances(ctx context.Context) ([]store.InstanceStatus, error) {
+	panic("todo")
+}
 func (c *Core) Claim(ctx context.Context, instanceID string, build int64, partitions []int) ([]store.Lease, error) {
 	panic("todo")
 }

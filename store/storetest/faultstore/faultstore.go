@@ -300,6 +300,11 @@ func (s *Store) Release(ctx context.Context, instanceID string, leases []store.L
 	return s.write("Release", func() error { return s.inner.Release(ctx, instanceID, leases) })
 }
 
+// ListInstances implements [store.Leases].
+func (s *Store) ListInstances(ctx context.Context) ([]store.InstanceStatus, error) {
+	return readOf(s, "ListInstances", func() ([]store.InstanceStatus, error) { return s.inner.ListInstances(ctx) })
+}
+
 // Owners implements [store.Leases].
 func (s *Store) Owners(ctx context.Context, build int64) ([]store.Ownership, error) {
 	return readOf(s, "Owners", func() ([]store.Ownership, error) { return s.inner.Owners(ctx, build) })
