@@ -84,6 +84,12 @@ func (d *Dialect) Quote(name string) string {
 	return d.quoteOpen + strings.ReplaceAll(name, d.quoteClose, d.quoteClose+d.quoteClose) + d.quoteClose
 }
 
+// Placeholder is the n-th parameter of a statement, counted from 1.
+func (d *Dialect) Placeholder(n int) string { return d.placeholder(n) }
+
+// KeyPlaceholder is the n-th parameter where a text key is compared with it.
+func (d *Dialect) KeyPlaceholder(n int) string { return d.keyMark(n) }
+
 // ColumnType is the type of a declared column in DDL.
 func (d *Dialect) ColumnType(c *Column) string {
 	t := d.types[c.Kind]

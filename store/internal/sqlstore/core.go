@@ -33,7 +33,8 @@ func (c *Core) CheckSchema(ctx context.Context) error { panic("todo") }
 func SchemaSQL(d *Dialect, tablePrefix string, partitions int) (string, error) { panic("todo") }
 
 // SQL spells a statement for the engine: {{name}} is a table of the host with
-// its prefix, "name" an identifier, ? a parameter. Literals hold none of these.
+// its prefix, "name" an identifier, ? a parameter, {{?}} one that is compared
+// with a text key, {{now}} the database's clock. Literals hold none of these.
 func (c *Core) SQL(text string) string { panic("todo") }
 
 // Info implements [store.Store].
@@ -48,10 +49,21 @@ func (c *Core) Incarnation() uint64 { return c.incarnation.Load() }
 // Raise starts a new incarnation: what was read may no longer be true.
 func (c *Core) Raise() { c.incarnation.Add(1) }
 
-// Seen raises the incarnation when a topic's readable end has gone back: another database
-// stands where the one was that we read. It returns the incarnation that what was
-// read with this end belongs to; incarnation is the one before the read.
-func (c *Core) Seen(topic string, end int64, incarnation uint64) uint64 { panic("todo") }
+// Look begins a read of a topic's readable end.
+func (c *Core) Look(topic string) Look { panic("todo") }
+
+// Look is a read of a topic's readable end that is under way.
+type Look struct {
+	core        *Core
+	seen        *atomic.Int64
+	before      int64
+	incarnation uint64
+}
+
+// Saw gives the incarnation that what was read with this end belongs to. The
+// incarnation rises when the end is lower than one that was seen before the
+// read began: another database stands where the one was that we read (H3).
+func (l Look) Saw(end int64) uint64 { panic("todo") }
 
 // SaveSnapshotIn stores a snapshot within a transaction; see [store.EventLog].
 func (c *Core) SaveSnapshotIn(ctx context.Context, conn Conn, s *store.Snapshot) error { panic("todo") }
@@ -82,6 +94,15 @@ func (c *Core) Plan(ref *store.TableRef) *Plan { panic("todo") }
 func (p *Plan) Collect(ctx context.Context, conn Conn, list []store.StoredRow, text string, args []any) ([]store.StoredRow, error) {
 	panic("todo")
 }
+
+// Payload gives the columns data and data_bytes of a payload, one of them nil.
+func Payload(codec string, data []byte) (text, bytes any) { panic("todo") }
+
+// Again runs attempt until it succeeds or fails with what another attempt
+// cannot mend, but only a few times, waiting a little in between: how
+// [Engine].Write repeats what the database gave up. attempt returns errors in
+// any form.
+func Again(ctx context.Context, e Engine, attempt func() error) error { panic("todo") }
 
 // Fail gives an error of a call its final form: errors that callers act on and
 // ctx's stay what they are, an error of the database becomes a

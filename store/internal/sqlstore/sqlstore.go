@@ -37,7 +37,8 @@ type Rows interface {
 // their final form ([Fail]) and are safe for concurrent use.
 type Engine interface {
 	// Read runs fn on a connection outside of a transaction: every statement
-	// sees what was committed before it began.
+	// sees what was committed before it began. DDL runs here as well, and single
+	// statements that may run twice.
 	Read(ctx context.Context, op string, fn func(Conn) error) error
 	// Write runs fn in a transaction at READ COMMITTED and commits it if fn
 	// returns nil. What the database gave up in favour of another transaction
@@ -48,8 +49,9 @@ type Engine interface {
 	// moment, the first statement's. end gives the connection back.
 	Snapshot(ctx context.Context, op string) (c Conn, end func(), err error)
 	// Lock takes the database's own lock of a name against every other process
-	// and waits for it as long as ctx allows. It goes with the connection, or
-	// with release.
+	// that uses this database, and waits for it as long as ctx allows. It goes
+	// with the connection, or with release. A core takes one at a time, and uses
+	// another connection while it holds it.
 	Lock(ctx context.Context, name string) (release func() error, err error)
 	// Class tells what an error of a statement means, and what an operator can
 	// do about it ("" where nothing).
@@ -64,7 +66,7 @@ type Class int
 
 // Classes.
 const (
-	// Unknown is no error of the database, or one whose code says nothing.
+	// Unknown is no error of the database.
 	Unknown Class = iota
 	// Lost is a connection that broke, or a server that went away. What was
 	// read may no longer be true (a COMMIT may have happened).
@@ -77,7 +79,8 @@ const (
 	// Data is a row's own fault: type, range, constraint, size.
 	Data
 	// Unavailable passes, or an operator ends it: disk full, read-only, no
-	// permission, too many connections, starting up.
+	// permission, too many connections, starting up. So is every code that the
+	// driver does not know; its hint is the code.
 	Unavailable
 )
 
@@ -91,14 +94,22 @@ type Dialect struct {
 	// Greatest is the function that gives the largest of its arguments; "" where a CASE
 	// has to do.
 	Greatest string
-	// Schema holds the driver's migrations, schema/NNNN_name.sql. Statements
-	// end with ";" at a line's end. {{name}} is a table of the host.
+	// Schema holds the driver's migrations, schema/NNNN_name.sql: plain CREATE
+	// TABLE and CREATE INDEX, ALTER TABLE … ADD of a column, and whatever else
+	// may run twice. Statements end with ";" at a line's end. {{name}} is a
+	// table of the host, unless Words says what stands there. What a statement
+	// creates and is there already is passed over, so none needs IF NOT EXISTS.
 	Schema fs.FS
+	Words  map[string]string
+	// ScriptBegin and ScriptEnd enclose the script of SchemaSQL where DDL can be
+	// rolled back ("BEGIN;", "COMMIT;").
+	ScriptBegin, ScriptEnd string
 	// PositionMode is frozen by the first start.
 	PositionMode string
-	// Columns and Indexes describe a table of the current schema as the
-	// catalogue has it, empty for none; Find tells what has a name, whatever
-	// its case: "table", "view", "index", … ("" for nothing), and its spelling.
+	// Describe tells a table of the current schema as the catalogue has it,
+	// empty for none. A column that the database computes or numbers HasDefault.
+	// Find tells what has a name, whatever its case: "table", "view", "index", …
+	// ("" for nothing), and its spelling.
 	Describe func(ctx context.Context, c Conn, table string) (readmodel.ActualTable, error)
 	Find     func(ctx context.Context, c Conn, name string) (kind, spelled string, err error)
 	// Adopt renames a user's table to be a build's, without changing what

@@ -1,0 +1,86 @@
+-- The event log, its topic and the snapshots. Names in double braces become
+-- the quoted name with the table prefix, {{text}} the collation that compares by
+-- byte and keeps spaces at the end apart: its name is not the same on MySQL and
+-- MariaDB. Types are spelled as the catalogue spells them: the host compares
+-- both at each start.
+
+CREATE TABLE {{schema_migrations}} (
+    version    int                   NOT NULL,
+    name       varchar(255) {{text}} NOT NULL,
+    checksum   varchar(255) {{text}} NOT NULL,
+    applied_us bigint                NOT NULL,
+    PRIMARY KEY (version)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- What the first start freezes for ever: every later start compares its
+-- configuration with this row.
+CREATE TABLE {{partition_metadata}} (
+    id            int                   NOT NULL,
+    partitions    int                   NOT NULL,
+    hash          varchar(255) {{text}} NOT NULL,
+    key_encoding  int                   NOT NULL,
+    position_mode varchar(255) {{text}} NOT NULL,
+    PRIMARY KEY (id)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- Numbers that are never used twice. They are drawn in transactions of their
+-- own, so that what uses one may be rolled back.
+CREATE TABLE {{counters}} (
+    name  varchar(255) {{text}} NOT NULL,
+    value bigint                NOT NULL DEFAULT 0,
+    PRIMARY KEY (name)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- end_position is the counter positions are drawn from. What it holds after a
+-- commit may be read by everybody, so it is the high-water mark as well.
+CREATE TABLE {{topics}} (
+    name            varchar(255) {{text}} NOT NULL,
+    kind            varchar(255) {{text}} NOT NULL,
+    topic_start     bigint                NOT NULL DEFAULT 0,
+    end_position    bigint                NOT NULL DEFAULT 0,
+    high_water_mark bigint                GENERATED ALWAYS AS (end_position) VIRTUAL,
+    PRIMARY KEY (name)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- The payload is text where it is JSON, so that SQL clients can read it, else
+-- bytes: exactly one of data and data_bytes is set.
+CREATE TABLE {{events}} (
+    position       bigint                NOT NULL,
+    sequence       bigint                NOT NULL,
+    occurred_us    bigint                NOT NULL,
+    id             binary(16)            NOT NULL,
+    partition_key  int                   NOT NULL,
+    revision       int                   NOT NULL,
+    codec_version  int                   NOT NULL,
+    aggregate_type varchar(255) {{text}} NOT NULL,
+    aggregate_id   varchar(255) {{text}} NOT NULL,
+    type           varchar(255) {{text}} NOT NULL,
+    codec          varchar(255) {{text}} NOT NULL,
+    data           longtext {{text}},
+    data_bytes     longblob,
+    metadata       longtext {{text}},
+    PRIMARY KEY (position)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+CREATE UNIQUE INDEX {{events_id}} ON {{events}} (id);
+
+-- The last one of a stream is its version, and two appends of one version
+-- cannot both be stored.
+CREATE UNIQUE INDEX {{events_stream}} ON {{events}} (aggregate_type, aggregate_id, sequence);
+
+-- In partition order, then by position: the primary key is the last part of
+-- every index.
+CREATE INDEX {{events_partition}} ON {{events}} (partition_key);
+
+CREATE TABLE {{snapshots}} (
+    aggregate_type varchar(255) {{text}} NOT NULL,
+    aggregate_id   varchar(255) {{text}} NOT NULL,
+    sequence       bigint                NOT NULL,
+    version        int                   NOT NULL,
+    codec          varchar(255) {{text}} NOT NULL,
+    codec_version  int                   NOT NULL,
+    created_us     bigint                NOT NULL,
+    data           longtext {{text}},
+    data_bytes     longblob,
+    PRIMARY KEY (aggregate_type, aggregate_id)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
