@@ -15,11 +15,12 @@ func (c *cli) benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure the host against pipelines written by hand, side by side",
-		Long: `bench applies the demo's events (bank accounts, the same ones every time) to a read model on embedded SQLite,
-in interleaved rounds: by the best native Go pipeline we know, which folds batches in memory, on the same
+		Long: `bench applies the demo's events (bank accounts, the same ones every time) to a read model, on embedded SQLite
+or on a database server, in interleaved rounds: by the best native Go pipeline we know, which folds batches in memory, on the same
 driver and doing the same work; by a loop of one transaction for each event; and by the host with a plugin in
 C and one in Go, with the time limit of calls off and on. All must leave the same rows. Only ratios within one
-run mean anything elsewhere. Loading and compiling plugins is not in the figures, but told.`,
+run mean anything elsewhere. On a server the databases of the runs are made beside the one that --dsn names, called
+projhost_bench_…, and dropped at the end: the user must be allowed to. Loading and compiling plugins is not in the figures, but told.`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if latency {
@@ -32,12 +33,14 @@ run mean anything elsewhere. Loading and compiling plugins is not in the figures
 		},
 	}
 	f := cmd.Flags()
+	f.StringVar(&o.Driver, "driver", "", "`name` of the database's driver: sqlite, postgres, mysql (default sqlite)")
+	f.StringVar(&o.DSN, "dsn", "", "connection `string` of the server: postgres://user:password@host/database, user:password@tcp(host)/database")
 	f.IntVar(&o.Events, "events", demoEvents, "apply `n` events")
 	f.IntVar(&o.Accounts, "accounts", 10_000, "over `n` accounts")
 	f.IntVar(&o.Rounds, "rounds", 3, "run each contender `n` times")
 	f.StringSliceVar(&o.Only, "only", nil, "`names` of the contenders to run: native, loop, c, c+limit, go, go+limit")
 	f.StringVar(&o.CPUProfile, "cpuprofile", "", "write a profile of the runs to `file`")
-	f.StringVar(&o.Dir, "dir", "", "`folder` for the databases, on the disk to be measured (default: the temporary one)")
+	f.StringVar(&o.Dir, "dir", "", "`folder` for SQLite's databases, on the disk to be measured (default: the temporary one)")
 	f.BoolVar(&latency, "latency", false, "also measure how soon after an append its row can be read")
 	return cmd
 }
@@ -70,7 +73,7 @@ func (c *cli) bench(cmd *cobra.Command, o bench.Options) error {
 }
 
 func (c *cli) printBench(r *bench.Report) {
-	c.say("%s events, %s accounts, %d rounds; %s %s, %d CPUs", count(int64(r.Events)), count(int64(r.Accounts)), r.Rounds, r.Go, r.System, r.CPUs)
+	c.say("%s %s; %s events, %s accounts, %d rounds; %s %s, %d CPUs", r.Driver, r.Server, count(int64(r.Events)), count(int64(r.Accounts)), r.Rounds, r.Go, r.System, r.CPUs)
 	t := newTable(c.stdout, "name", "events/s", "(min–max)", "of native", "× loop", "CPU µs", "of native", "B/event", "allocs", "")
 	for i := range r.Results {
 		x := &r.Results[i]

@@ -10,7 +10,7 @@ import (
 func TestBench(t *testing.T) {
 	p := newPlace(t)
 	out := p.run("", "bench", "--events", "300", "--accounts", "20", "--rounds", "1", "--only", "native,loop").ok()
-	require.Regexp(t, `^300 events, 20 accounts, 1 rounds; go1\.\d+`, out)
+	require.Regexp(t, `^sqlite [\d.]+; 300 events, 20 accounts, 1 rounds; go1\.\d+`, out)
 	require.Regexp(t, `(?m)^native/5000 +[\d,]+ +[\d,]+–[\d,]+ +[\d.]+ +[\d.]+ .*batches of 5000 folded in memory$`, out)
 	require.Regexp(t, `(?m)^loop +[\d,]+ .* 1\.0 .*a transaction for each event$`, out)
 

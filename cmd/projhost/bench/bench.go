@@ -1,6 +1,7 @@
 // Package bench measures the host against what one would write by hand: how
-// fast it applies a backlog of events to a read model on SQLite, and how soon an
-// appended event is visible in it.
+// fast it applies a backlog of events to a read model, how soon an appended
+// event is visible in it, what HTTP costs an append, and what an idle host asks
+// of its database. It does so on SQLite and on the database servers.
 //
 // It promises that all contenders of a run do the same work (their rows and the
 // shape of their tables are compared, and a difference is an error), and that
@@ -25,6 +26,11 @@ import (
 
 // Options say what is measured.
 type Options struct {
+	// Driver is the database's, "sqlite" if empty. DSN names a server and any
+	// database there that the user may connect to; the databases of the runs are
+	// made beside it.
+	Driver   string
+	DSN      string
 	Events   int
 	Accounts int
 	Rounds   int
@@ -33,8 +39,8 @@ type Options struct {
 	// CPUProfile is a file for the profile of the runs, not of what prepares
 	// them; empty: none.
 	CPUProfile string
-	// Dir is where the databases are made, on the disk that is to be measured;
-	// empty: the system's temporary folder.
+	// Dir is where the databases of SQLite are made, on the disk that is to be
+	// measured; empty: the system's temporary folder.
 	Dir string
 	// Appends of the measurement of latency; 0: none.
 	Appends int
@@ -57,7 +63,7 @@ type contender struct {
 	events int
 	native bool
 	table  string
-	run    func(ctx context.Context, path string, m *meter) error
+	run    func(ctx context.Context, dsn string, m *meter) error
 }
 
 // Names are the contenders' names, for Options.Only.
@@ -71,6 +77,15 @@ func Names() []string {
 
 // Check tells what is wrong with the options.
 func (o *Options) Check() error {
+	if o.Driver != "" && !slices.Contains(Drivers(), o.Driver) {
+		return fmt.Errorf("--driver %s: it is one of %s", o.Driver, strings.Join(Drivers(), ", "))
+	}
+	if server := o.Driver != "" && o.Driver != "sqlite"; server != (o.DSN != "") {
+		if server {
+			return fmt.Errorf("--driver %s needs --dsn: the server, and a database there to connect to; those of the runs are made beside it", o.Driver)
+		}
+		return errors.New("--dsn needs --driver: SQLite's files are made in --dir")
+	}
 	for _, v := range []struct {
 		name  string
 		value int
@@ -104,8 +119,13 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, loader.close()) }()
+	db, err := newEngine(ctx, o.Driver, o.DSN, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, db.close()) }()
 	b := &run{Options: o, loader: loader}
-	return b.all(ctx, dir)
+	return b.all(ctx, db)
 }
 
 // run is one run of the benchmark.
@@ -120,7 +140,7 @@ type run struct {
 	samples  map[string][]meter
 }
 
-func (b *run) all(ctx context.Context, dir string) (*Report, error) {
+func (b *run) all(ctx context.Context, db engine) (*Report, error) {
 	b.report = Report{
 		Events: b.Events, Accounts: b.Accounts, Rounds: b.Rounds,
 		Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.GOMAXPROCS(0),
@@ -131,13 +151,14 @@ func (b *run) all(ctx context.Context, dir string) (*Report, error) {
 	}
 	b.progress(0, int64(b.Events), "import")
 	imported := 0
-	b.data, err = newDataset(ctx, dir, b.Events, b.Accounts, func(n int) {
+	b.data, err = newDataset(ctx, db, b.Events, b.Accounts, func(n int) {
 		imported += n
 		b.progress(int64(imported), int64(b.Events), "import")
 	})
 	if err != nil {
 		return nil, err
 	}
+	b.report.Driver, b.report.Server = b.data.info.Driver, b.data.info.ServerVersion
 	if err := b.profiled(func() error { return b.rounds(ctx, contenders) }); err != nil {
 		return nil, err
 	}
@@ -168,7 +189,9 @@ func (b *run) contenders(ctx context.Context) (list []contender, err error) {
 			list = append(list, contender{
 				name: fmt.Sprintf("native/%d", batch), what: fmt.Sprintf("native Go, batches of %d folded in memory", batch),
 				events: b.Events, native: true, table: nativeTable,
-				run: func(_ context.Context, path string, m *meter) error { return batchFold(path, b.Events, batch, m) },
+				run: func(ctx context.Context, dsn string, m *meter) error {
+					return batchFold(ctx, b.data, dsn, b.Events, batch, m)
+				},
 			})
 		}
 	}
@@ -176,7 +199,7 @@ func (b *run) contenders(ctx context.Context) (list []contender, err error) {
 		events := max(1, b.Events/loopShare)
 		list = append(list, contender{
 			name: "loop", what: "native Go, a transaction for each event", events: events, table: nativeTable,
-			run: func(_ context.Context, path string, m *meter) error { return perEvent(path, events, m) },
+			run: func(ctx context.Context, dsn string, m *meter) error { return perEvent(ctx, b.data, dsn, events, m) },
 		})
 	}
 	for _, src := range sources {
@@ -198,7 +221,9 @@ func (b *run) contenders(ctx context.Context) (list []contender, err error) {
 			}
 			list = append(list, contender{
 				name: name, what: what, events: b.Events, table: hostTable,
-				run: func(ctx context.Context, path string, m *meter) error { return catchUp(ctx, path, p, b.data.last, m) },
+				run: func(ctx context.Context, dsn string, m *meter) error {
+					return catchUp(ctx, b.data, dsn, p, b.data.last, m)
+				},
 			})
 		}
 	}
@@ -256,11 +281,11 @@ func (b *run) measure(ctx context.Context, c *contender) error {
 	}
 	var m meter
 	var got outcome
-	err := b.data.with(func(path string) (err error) {
-		if err := c.run(ctx, path, &m); err != nil {
+	err := b.data.with(ctx, func(dsn string) (err error) {
+		if err := c.run(ctx, dsn, &m); err != nil {
 			return err
 		}
-		got, err = outcomeOf(path, c.table)
+		got, err = b.data.outcomeOf(ctx, dsn, c.table)
 		return err
 	})
 	if err != nil {

@@ -3,7 +3,6 @@ package bench
 import (
 	"cmp"
 	"context"
-	"database/sql/driver"
 	"encoding/json"
 	"errors"
 	"os"
@@ -86,6 +85,16 @@ func TestOnly(t *testing.T) {
 	_, err = Run(t.Context(), o)
 	require.EqualError(t, err, "--only nativ: it is one of native, loop, c, c+limit, go, go+limit")
 	o = small(t)
+	o.DSN = "x"
+	_, err = Run(t.Context(), o)
+	require.EqualError(t, err, "--dsn needs --driver: SQLite's files are made in --dir")
+	o.Driver, o.DSN = "postgres", ""
+	_, err = Run(t.Context(), o)
+	require.ErrorContains(t, err, "--driver postgres needs --dsn: the server")
+	o.Driver = "oracle"
+	_, err = Run(t.Context(), o)
+	require.EqualError(t, err, "--driver oracle: it is one of sqlite, postgres, mysql")
+	o = small(t)
 	o.Events = 0
 	_, err = Run(t.Context(), o)
 	require.EqualError(t, err, "--events must be at least 1, it is 0")
@@ -106,55 +115,65 @@ func TestMissingPlugin(t *testing.T) {
 	require.EqualError(t, err, "nothing to run: c: no compiler")
 }
 
+// on calls f with a database of the small workload.
+func on(t *testing.T, events, accounts int, f func(d *dataset, dsn string)) {
+	t.Helper()
+	d, err := newDataset(t.Context(), &sqliteEngine{dir: t.TempDir()}, events, accounts, func(int) {})
+	require.NoError(t, err)
+	require.NoError(t, d.with(t.Context(), func(dsn string) error {
+		f(d, dsn)
+		return nil
+	}))
+}
+
 // Figures are only given for the same work: the same rows in the same table.
 func TestDifferentWorkIsRefused(t *testing.T) {
-	d, err := newDataset(t.Context(), t.TempDir(), 300, 20, func(int) {})
-	require.NoError(t, err)
-	require.NoError(t, d.with(func(path string) error {
-		require.NoError(t, batchFold(path, 300, 50, &meter{}))
+	on(t, 300, 20, func(d *dataset, dsn string) {
+		require.NoError(t, batchFold(t.Context(), d, dsn, 300, 50, &meter{}))
 		b := &run{data: d, expected: map[int]string{}}
 		c := &contender{name: "native", events: 300, table: nativeTable}
-		got, err := outcomeOf(path, nativeTable)
+		got, err := d.outcomeOf(t.Context(), dsn, nativeTable)
 		require.NoError(t, err)
 		require.NoError(t, b.compare(c, got))
 
 		change := func(text string) outcome {
-			conn, err := openConn(path)
+			s, err := d.connect(t.Context(), dsn)
 			require.NoError(t, err)
-			require.NoError(t, conn.script(text))
-			require.NoError(t, conn.close())
-			got, err := outcomeOf(path, nativeTable)
+			require.NoError(t, s.exec(t.Context(), text))
+			require.NoError(t, s.close())
+			got, err := d.outcomeOf(t.Context(), dsn, nativeTable)
 			require.NoError(t, err)
 			return got
 		}
 		require.ErrorContains(t, b.compare(c, change(`DROP INDEX native_accounts_status`)), "its table differs")
 		require.ErrorContains(t, b.compare(c, change(`UPDATE native_accounts SET events = events + 1 WHERE key = (SELECT min(key) FROM native_accounts)`)), "its rows are not")
-		return nil
-	}))
+	})
 }
 
 // The baseline's guards hold: it does the same work, not just the same rows.
 func TestNativeGuards(t *testing.T) {
-	d, err := newDataset(t.Context(), t.TempDir(), 50, 5, func(int) {})
-	require.NoError(t, err)
-	require.NoError(t, d.with(func(path string) error {
-		c, err := openConn(path)
+	on(t, 50, 5, func(d *dataset, dsn string) {
+		s, err := d.connect(t.Context(), dsn)
 		require.NoError(t, err)
-		defer func() { require.NoError(t, c.close()) }()
-		require.NoError(t, c.script(nativeSchema))
-		row := []nativeAccount{{key: "a", position: 1, partition: 7}}
-		checkpoints := make([]int64, partitions)
-		require.NoError(t, c.apply(row, checkpoints))
-		require.Equal(t, int64(1), checkpoints[7])
+		defer func() { require.NoError(t, s.close()) }()
+		require.NoError(t, s.create(t.Context()))
+		row := []nativeAccount{{key: "a", owner: "o", status: "open", position: 1, partition: 7, indexed: true}}
+		var at checkpoints
+		require.NoError(t, s.apply(t.Context(), row, at.moves(row)))
+		require.Equal(t, int64(1), at[7])
 
 		row[0].position = 2
-		require.NoError(t, c.script(`UPDATE native_checkpoints SET position = 9 WHERE partition = 7`))
-		require.ErrorContains(t, c.apply(row, checkpoints), "checkpoint of partition 7 is not 1")
-		require.NoError(t, c.script(`UPDATE native_checkpoints SET position = 1; UPDATE native_leases SET generation = 2 WHERE partition = 200`))
-		require.ErrorContains(t, c.apply(row, checkpoints), "integer overflow")
-		require.NoError(t, c.query(`SELECT ph_position FROM native_accounts`, nil, func(v []driver.Value) { require.Equal(t, int64(1), v[0]) }))
-		return nil
-	}))
+		moves := at.moves(row)
+		refused := func(change, told string) {
+			require.NoError(t, s.exec(t.Context(), change))
+			require.ErrorContains(t, s.apply(t.Context(), row, moves), told)
+			require.ErrorContains(t, s.applyOne(t.Context(), &nativeEvent{position: 2, account: "a", kind: "closed", partition: 7}, 1), told)
+			require.NoError(t, s.rows(t.Context(), nativeTable, func(v []string) { require.Equal(t, "1", v[6]) }))
+		}
+		refused(`UPDATE native_checkpoints SET position = 9 WHERE partition = 7`, "the checkpoint of partition 7 is not 1")
+		require.NoError(t, s.exec(t.Context(), `UPDATE native_checkpoints SET position = 1`))
+		refused(`UPDATE native_leases SET generation = 2 WHERE partition = 200`, "integer overflow")
+	})
 }
 
 func TestStatistics(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"github.com/projhost/projhost/internal/guest"
 	"github.com/projhost/projhost/plugins"
 	"github.com/projhost/projhost/store"
-	"github.com/projhost/projhost/store/sqlite"
 )
 
 // The plugins under test make the same read model, so they have one name for
@@ -103,8 +102,8 @@ type running struct {
 
 // startHost opens the store and runs a host on it; started is called between
 // the two.
-func startHost(ctx context.Context, path string, p host.Plugin, started func()) (*running, error) {
-	st, err := sqlite.Open(ctx, sqlite.Options{Path: path, TablePrefix: "ph_"})
+func startHost(ctx context.Context, db engine, dsn string, p host.Plugin, started func()) (*running, error) {
+	st, err := db.open(ctx, dsn)
 	if err != nil {
 		return nil, err
 	}
@@ -141,8 +140,8 @@ func (r *running) close() error {
 }
 
 // catchUp runs a host until everything is applied.
-func catchUp(ctx context.Context, path string, p host.Plugin, last int64, m *meter) (err error) {
-	r, err := startHost(ctx, path, p, m.start)
+func catchUp(ctx context.Context, db engine, dsn string, p host.Plugin, last int64, m *meter) (err error) {
+	r, err := startHost(ctx, db, dsn, p, m.start)
 	if err != nil {
 		return err
 	}

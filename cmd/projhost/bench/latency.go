@@ -43,7 +43,7 @@ func (b *run) latencies(ctx context.Context) error {
 		}
 		b.progress(0, int64(b.Appends), "latency, "+src.name)
 		l := Latency{Name: src.name, Appends: b.Appends, Rate: latencyRate}
-		err = b.data.with(func(path string) error { return b.latency(ctx, path, p, &l) })
+		err = b.data.with(ctx, func(dsn string) error { return b.latency(ctx, dsn, p, &l) })
 		if err != nil {
 			return fmt.Errorf("latency, %s plugin: %w", src.name, err)
 		}
@@ -54,8 +54,8 @@ func (b *run) latencies(ctx context.Context) error {
 
 // latency appends to a host that has caught up, at a steady rate whatever the
 // host does meanwhile.
-func (b *run) latency(ctx context.Context, path string, p host.Plugin, l *Latency) (err error) {
-	r, err := startHost(ctx, path, p, func() {})
+func (b *run) latency(ctx context.Context, dsn string, p host.Plugin, l *Latency) (err error) {
+	r, err := startHost(ctx, b.data, dsn, p, func() {})
 	if err != nil {
 		return err
 	}

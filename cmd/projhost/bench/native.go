@@ -2,55 +2,31 @@ package bench
 
 import (
 	"context"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/projhost/projhost/partition"
 	"github.com/projhost/projhost/sdk/go/json"
 )
 
 // The baselines are what one would write by hand for the accounts workload, on
 // the same driver and doing the same work as the host: the same rows in the same
-// table (system columns and indexes included; check compares the shapes), a
+// table (system columns and indexes included; the shapes are compared), a
 // fence on 256 leases and a compare-and-set of each partition's checkpoint in
 // the transaction of the rows, the same settings of the database. They know
 // nothing of plugins, other tables, retries or canonical values, and read only
-// the columns they need.
+// the columns they need. Here is what they do on every database; how they speak
+// to one is its session's.
 
 const partitions = 256
 
-const nativeTable = "native_accounts"
-
-const nativeSchema = `
-CREATE TABLE native_accounts (
-    key TEXT NOT NULL,
-    owner TEXT NOT NULL, status TEXT NOT NULL, balance TEXT NOT NULL, events INTEGER NOT NULL, updated_at TEXT NOT NULL,
-    ph_position INTEGER, ph_updated_us INTEGER, ph_epoch INTEGER,
-    PRIMARY KEY (key)
-);
-CREATE INDEX native_accounts_owner ON native_accounts (owner, key);
-CREATE INDEX native_accounts_status ON native_accounts (status, key);
-CREATE TABLE native_checkpoints (partition INTEGER PRIMARY KEY, position INTEGER NOT NULL, epoch INTEGER NOT NULL) STRICT;
-CREATE TABLE native_leases (partition INTEGER PRIMARY KEY, instance TEXT NOT NULL, generation INTEGER NOT NULL) STRICT;
-WITH RECURSIVE p (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM p WHERE i < 255) INSERT INTO native_checkpoints SELECT i, 0, 0 FROM p;
-WITH RECURSIVE p (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM p WHERE i < 255) INSERT INTO native_leases SELECT i, 'me', 1 FROM p;`
-
 const (
-	nativePage   = `SELECT position, aggregate_id, type, occurred_us, CAST(data AS BLOB) FROM ph_events WHERE position > ? ORDER BY position LIMIT ?`
-	nativeFence  = `SELECT CASE count(*) WHEN ? THEN 1 ELSE abs(-9223372036854775807 - 1) END FROM native_leases WHERE instance = 'me' AND generation = 1`
-	nativeUpsert = `INSERT INTO native_accounts VALUES (?,?,?,?,?,?,?,?,0)
-		ON CONFLICT (key) DO UPDATE SET owner = excluded.owner, status = excluded.status, balance = excluded.balance, events = excluded.events,
-		updated_at = excluded.updated_at, ph_position = excluded.ph_position, ph_updated_us = excluded.ph_updated_us`
-	nativeUpdate = `UPDATE native_accounts SET balance = ?, events = ?, updated_at = ?, ph_position = ?, ph_updated_us = ?, ph_epoch = 0 WHERE key = ?`
-	nativeMove   = `UPDATE native_checkpoints SET position = ? WHERE partition = ? AND position = ? AND epoch = 0`
-	nativeSelect = `SELECT owner, status, balance, events FROM native_accounts WHERE key = ?`
+	nativeTable = "native_accounts"
+	nativeTime  = "2006-01-02 15:04:05.000000"
 )
 
 // nativeAccount is a row and what the pipeline knows beside it.
@@ -80,15 +56,14 @@ var errShort = errors.New("the baseline has not read every event")
 
 // batchFold is the best pipeline we know: pages are read ahead on a connection
 // of their own, a batch is folded in memory while the one before commits, and
-// each changed account is written once a batch, in order of keys, by a prepared
-// statement.
-func batchFold(path string, events, batch int, m *meter) (err error) {
-	write, err := openConn(path)
+// each changed account is written once a batch, in order of keys.
+func batchFold(ctx context.Context, db engine, dsn string, events, batch int, m *meter) (err error) {
+	write, err := db.connect(ctx, dsn)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, write.close()) }()
-	read, err := openConn(path)
+	read, err := db.connect(ctx, dsn)
 	if err != nil {
 		return err
 	}
@@ -96,15 +71,15 @@ func batchFold(path string, events, batch int, m *meter) (err error) {
 
 	m.start()
 	defer m.stop()
-	if err := write.script("BEGIN IMMEDIATE;" + nativeSchema + "COMMIT"); err != nil {
+	if err := write.create(ctx); err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(context.Background())
+	group, ctx := errgroup.WithContext(ctx)
 	pages := make(chan []nativeEvent, 2)
 	commits := make(chan []nativeAccount) // unbuffered: one batch commits while the next is folded
 	group.Go(func() error {
 		defer close(pages)
-		return read.pages(batch, func(page []nativeEvent) error { return send(ctx, pages, page) })
+		return allPages(ctx, read, batch, func(page []nativeEvent) error { return send(ctx, pages, page) })
 	})
 	group.Go(func() error {
 		defer close(commits)
@@ -120,21 +95,35 @@ func batchFold(path string, events, batch int, m *meter) (err error) {
 				return err
 			}
 		}
-		if done != events {
+		if done != events && ctx.Err() == nil {
 			return fmt.Errorf("%w: %d of %d", errShort, done, events)
 		}
 		return nil
 	})
 	group.Go(func() error {
-		checkpoints := make([]int64, partitions)
+		var at checkpoints
 		for rows := range commits {
-			if err := write.apply(rows, checkpoints); err != nil {
+			if err := write.apply(ctx, rows, at.moves(rows)); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
 	return group.Wait()
+}
+
+// allPages reads all events in pages.
+func allPages(ctx context.Context, s session, size int, each func([]nativeEvent) error) error {
+	for after := int64(0); ; {
+		page, err := s.page(ctx, after, size)
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		after = page[len(page)-1].position
+		if err := each(page); err != nil {
+			return err
+		}
+	}
 }
 
 func send[T any](ctx context.Context, to chan<- T, v T) error {
@@ -147,21 +136,21 @@ func send[T any](ctx context.Context, to chan<- T, v T) error {
 }
 
 // perEvent is the loop that comes to mind first: a transaction for each event.
-func perEvent(path string, events int, m *meter) (err error) {
-	c, err := openConn(path)
+func perEvent(ctx context.Context, db engine, dsn string, events int, m *meter) (err error) {
+	s, err := db.connect(ctx, dsn)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, c.close()) }()
+	defer func() { err = errors.Join(err, s.close()) }()
 	m.start()
 	defer m.stop()
-	if err := c.script("BEGIN IMMEDIATE;" + nativeSchema + "COMMIT"); err != nil {
+	if err := s.create(ctx); err != nil {
 		return err
 	}
-	checkpoints := make([]int64, partitions)
+	var at checkpoints
 	done, after := 0, int64(0)
 	for done < events {
-		page, err := c.page(after, min(500, events-done))
+		page, err := s.page(ctx, after, min(500, events-done))
 		if err != nil {
 			return err
 		}
@@ -169,9 +158,11 @@ func perEvent(path string, events int, m *meter) (err error) {
 			return fmt.Errorf("%w: %d of %d", errShort, done, events)
 		}
 		for i := range page {
-			if err := c.applyOne(&page[i], checkpoints); err != nil {
+			e := &page[i]
+			if err := s.applyOne(ctx, e, at[e.partition]); err != nil {
 				return err
 			}
+			at[e.partition] = e.position
 		}
 		done, after = done+len(page), page[len(page)-1].position
 	}
@@ -258,114 +249,10 @@ func formatCents(cents int64) string {
 	return string(append(b, '.', byte('0'+cents/10%10), byte('0'+cents%10)))
 }
 
-const nativeTime = "2006-01-02 15:04:05.000000"
-
-// pages reads all events in pages.
-func (c *conn) pages(size int, each func([]nativeEvent) error) error {
-	for after := int64(0); ; {
-		page, err := c.page(after, size)
-		if err != nil || len(page) == 0 {
-			return err
-		}
-		after = page[len(page)-1].position
-		if err := each(page); err != nil {
-			return err
-		}
-	}
-}
-
-func (c *conn) page(after int64, limit int) ([]nativeEvent, error) {
-	page := make([]nativeEvent, 0, limit)
-	err := c.query(nativePage, []driver.Value{after, int64(limit)}, func(v []driver.Value) {
-		account := v[1].(string)
-		page = append(page, nativeEvent{v[0].(int64), account, v[2].(string), v[3].(int64), v[4].([]byte), partition.Of(account, partitions)})
-	})
-	return page, err
-}
-
-// apply commits the rows, at most one an account, with the checkpoints of their
-// partitions.
-func (c *conn) apply(rows []nativeAccount, checkpoints []int64) error {
-	return c.transaction(func() error { return c.write(rows, checkpoints) })
-}
-
-// applyOne reads, changes and writes one account in a transaction.
-func (c *conn) applyOne(e *nativeEvent, checkpoints []int64) error {
-	return c.transaction(func() error {
-		a := nativeAccount{key: e.account, partition: e.partition}
-		var bad error
-		err := c.query(nativeSelect, []driver.Value{e.account}, func(v []driver.Value) {
-			a.owner, a.status, a.events = v[0].(string), v[1].(string), v[3].(int64)
-			a.cents, bad = parseSigned(v[2].(string))
-		})
-		if err := errors.Join(err, bad, a.fold(e)); err != nil {
-			return err
-		}
-		return c.write([]nativeAccount{a}, checkpoints)
-	})
-}
-
 func parseSigned(text string) (int64, error) {
 	if rest, ok := strings.CutPrefix(text, "-"); ok {
 		cents, err := parseCents(rest)
 		return -cents, err
 	}
 	return parseCents(text)
-}
-
-func (c *conn) transaction(f func() error) error {
-	if _, err := c.exec("BEGIN IMMEDIATE"); err != nil {
-		return err
-	}
-	if err := f(); err != nil {
-		_, e := c.exec("ROLLBACK")
-		return errors.Join(err, e)
-	}
-	_, err := c.exec("COMMIT")
-	return err
-}
-
-func (c *conn) write(rows []nativeAccount, checkpoints []int64) error {
-	if _, err := c.exec(nativeFence, int64(partitions)); err != nil {
-		return err
-	}
-	var moved [partitions]int64
-	for i := range rows {
-		a := &rows[i]
-		updated := time.UnixMicro(a.updatedUS).UTC().Format(nativeTime)
-		if err := c.put(a, updated); err != nil {
-			return err
-		}
-		moved[a.partition] = max(moved[a.partition], a.position)
-	}
-	return c.move(&moved, checkpoints)
-}
-
-// put writes a row. Where no indexed column changed an UPDATE of the others
-// leaves the indexes alone: SQLite writes them anew for every column that is
-// named, changed or not.
-func (c *conn) put(a *nativeAccount, updated string) error {
-	if !a.indexed {
-		_, err := c.exec(nativeUpdate, formatCents(a.cents), a.events, updated, a.position, a.updatedUS, a.key)
-		return err
-	}
-	_, err := c.exec(nativeUpsert, a.key, a.owner, a.status, formatCents(a.cents), a.events, updated, a.position, a.updatedUS)
-	return err
-}
-
-func (c *conn) move(moved *[partitions]int64, checkpoints []int64) error {
-	for p, to := range moved {
-		if to == 0 {
-			continue
-		}
-		changed, err := c.exec(nativeMove, to, int64(p), checkpoints[p])
-		if err == nil && changed != 1 {
-			err = fmt.Errorf("checkpoint of partition %d is not %d", p, checkpoints[p])
-		}
-		if err != nil {
-			return err
-		}
-		checkpoints[p] = to
-	}
-	return nil
 }

@@ -7,6 +7,8 @@ import (
 
 // Report is what a run has measured.
 type Report struct {
+	Driver   string    `json:"driver"`
+	Server   string    `json:"server"`
 	Events   int       `json:"events"`
 	Accounts int       `json:"accounts"`
 	Rounds   int       `json:"rounds"`
