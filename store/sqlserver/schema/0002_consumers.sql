@@ -1,0 +1,82 @@
+-- Consumers and what they have applied. All bookkeeping hangs on a build: one
+-- set of a consumer's tables. Which build is live is a column of its consumer.
+-- The type of a consumer is shorter than other names, so that both parts of its
+-- key have room in an index entry.
+
+CREATE TABLE {{consumers}} (
+    type                varchar(680) {{text}}  NOT NULL,
+    name                varchar(1020) {{text}} NOT NULL,
+    state               varchar(255) {{text}}  NOT NULL,
+    state_since_us      bigint               NOT NULL,
+    halt                varchar(max) {{text}},
+    epoch               bigint               NOT NULL DEFAULT 0,
+    live_build          bigint               NOT NULL,
+    revision            bigint               NOT NULL DEFAULT 1,
+    plugin              varchar(1020) {{text}} NOT NULL,
+    digest              varchar(1020) {{text}} NOT NULL,
+    topics              varchar(max) {{text}}  NOT NULL,
+    fingerprint_version int                  NOT NULL,
+    inputs_hash         varchar(255) {{text}}  NOT NULL,
+    keys_hash           varchar(255) {{text}}  NOT NULL,
+    tables_hash         varchar(255) {{text}}  NOT NULL,
+    logic_hash          varchar(255) {{text}}  NOT NULL,
+    PRIMARY KEY NONCLUSTERED (type, name)
+);
+
+-- The number comes from counters: it is part of table names, and those are never
+-- used again. tables is their declaration in JSON, so that rows can be read
+-- without the module.
+CREATE TABLE {{builds}} (
+    id            bigint               NOT NULL,
+    consumer_type varchar(680) {{text}}  NOT NULL,
+    consumer_name varchar(1020) {{text}} NOT NULL,
+    created_us    bigint               NOT NULL,
+    digest        varchar(1020) {{text}} NOT NULL,
+    tables        varchar(max) {{text}}  NOT NULL,
+    PRIMARY KEY (id)
+);
+
+CREATE TABLE {{checkpoints}} (
+    build              bigint               NOT NULL,
+    topic              varchar(1020) {{text}} NOT NULL,
+    [partition]        int                  NOT NULL,
+    position           bigint               NOT NULL DEFAULT 0,
+    epoch              bigint               NOT NULL DEFAULT 0,
+    effects_through    bigint               NOT NULL DEFAULT 0,
+    replay_through     bigint               NOT NULL DEFAULT 0,
+    incomplete_through bigint               NOT NULL DEFAULT 0,
+    PRIMARY KEY NONCLUSTERED (build, topic, [partition])
+);
+
+CREATE TABLE {{ownership}} (
+    build       bigint               NOT NULL,
+    [partition] int                  NOT NULL,
+    instance_id varchar(1020) {{text}},
+    generation  bigint               NOT NULL DEFAULT 0,
+    revision    bigint               NOT NULL DEFAULT 0,
+    PRIMARY KEY (build, [partition])
+);
+
+-- An instance counts as running while ttl_us is 0 or its last heartbeat is not
+-- older than that, by the database's clock.
+CREATE TABLE {{instances}} (
+    id                varchar(1020) {{text}} NOT NULL,
+    host_name         varchar(1020) {{text}} NOT NULL,
+    started_us        bigint               NOT NULL,
+    ttl_us            bigint               NOT NULL,
+    last_heartbeat_us bigint               NOT NULL,
+    PRIMARY KEY NONCLUSTERED (id)
+);
+
+-- Who owns a table name, compared in lower case with the prefix, so that no
+-- consumer can take another's table or the user's own. adopting is the name of a
+-- user's table that is the consumer's now, until it is renamed.
+CREATE TABLE {{read_model_tables}} (
+    name          varchar(255) {{text}}  NOT NULL,
+    consumer_type varchar(680) {{text}}  NOT NULL,
+    consumer_name varchar(1020) {{text}} NOT NULL,
+    declared      varchar(255) {{text}}  NOT NULL,
+    build         bigint               NOT NULL,
+    adopting      varchar(255) {{text}},
+    PRIMARY KEY (name)
+);
