@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
@@ -11,7 +12,7 @@ import (
 
 func (c *cli) benchCommand() *cobra.Command {
 	var o bench.Options
-	var latency bool
+	var latency, appends, idle bool
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure the host against pipelines written by hand, side by side",
@@ -25,6 +26,12 @@ projhost_bench_…, and dropped at the end: the user must be allowed to. Loading
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if latency {
 				o.Appends = 2000
+			}
+			if appends {
+				o.AppendFor = time.Second
+			}
+			if idle {
+				o.IdleFor = 10 * time.Second
 			}
 			if err := o.Check(); err != nil {
 				return usage("%v", err)
@@ -42,6 +49,8 @@ projhost_bench_…, and dropped at the end: the user must be allowed to. Loading
 	f.StringVar(&o.CPUProfile, "cpuprofile", "", "write a profile of the runs to `file`")
 	f.StringVar(&o.Dir, "dir", "", "`folder` for SQLite's databases, on the disk to be measured (default: the temporary one)")
 	f.BoolVar(&latency, "latency", false, "also measure how soon after an append its row can be read")
+	f.BoolVar(&appends, "append", false, "also measure appending through HTTP beside the driver used directly")
+	f.BoolVar(&idle, "idle", false, "also count the statements of a host that has nothing to do (servers only)")
 	return cmd
 }
 
@@ -88,9 +97,16 @@ func (c *cli) printBench(r *bench.Report) {
 	for _, p := range r.Plugins {
 		c.say("plugin %s: %s, built in %.2f s, compiled in %.2f s", p.Name, bytesIEC(uint64(p.Bytes)), p.BuildSeconds, p.LoadSeconds)
 	}
+	for _, a := range r.Append {
+		c.say("append, %d clients, %d events each time: %s events/s through HTTP, %s by the driver: %.2f",
+			a.Clients, a.Batch, count(int64(a.HTTP.Median)), count(int64(a.Driver.Median)), a.Ratio)
+	}
 	for _, l := range r.Latency {
 		c.say("plugin %s, append acknowledged → row visible at %d/s: p50 %.2f ms, p99 %.2f ms, max %.2f ms (the append itself: p50 %.2f ms)",
 			l.Name, l.Rate, l.P50, l.P99, l.Max, l.Append)
+	}
+	if r.Idle != nil {
+		c.say("idle, %d partitions: %.1f statements a second", r.Idle.Partitions, r.Idle.PerSecond)
 	}
 	for _, text := range r.NotRun {
 		c.say("not run: %s", text)

@@ -21,6 +21,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/projhost/projhost/internal/samples"
 	"github.com/projhost/projhost/plugins"
 )
 
@@ -44,6 +45,10 @@ type Options struct {
 	Dir string
 	// Appends of the measurement of latency; 0: none.
 	Appends int
+	// AppendFor is how long each side appends in a round; 0: not at all.
+	AppendFor time.Duration
+	// IdleFor is how long an idle host's statements are counted; 0: not at all.
+	IdleFor time.Duration
 	// Progress is told of steps done; it may be nil.
 	Progress func(done, total int64, what string)
 }
@@ -124,16 +129,17 @@ func Run(ctx context.Context, o Options) (_ *Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, db.close()) }()
-	b := &run{Options: o, loader: loader}
+	b := &run{Options: o, loader: loader, payloads: samplePayloads(o.Accounts)}
 	return b.all(ctx, db)
 }
 
 // run is one run of the benchmark.
 type run struct {
 	Options
-	loader *loader
-	data   *dataset
-	report Report
+	loader   *loader
+	data     *dataset
+	payloads []samples.Event // of appends
+	report   Report
 
 	shape    string // of the first contender's table
 	expected map[int]string
@@ -163,9 +169,14 @@ func (b *run) all(ctx context.Context, db engine) (*Report, error) {
 		return nil, err
 	}
 	b.summarise(contenders)
-	if b.Appends > 0 {
-		if err := b.latencies(ctx); err != nil {
-			return nil, err
+	for _, extra := range []struct {
+		wanted  bool
+		measure func(context.Context) error
+	}{{b.AppendFor > 0, b.appends}, {b.Appends > 0, b.latencies}, {b.IdleFor > 0, b.idle}} {
+		if extra.wanted {
+			if err := extra.measure(ctx); err != nil {
+				return nil, err
+			}
 		}
 	}
 	for _, src := range sources {

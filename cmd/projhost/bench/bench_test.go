@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -21,6 +22,7 @@ func small(t *testing.T) Options {
 func TestRun(t *testing.T) {
 	o := small(t)
 	o.Appends = 8
+	o.AppendFor, o.IdleFor = 20*time.Millisecond, time.Millisecond
 	hosts := []string{"c", "c+limit", "go", "go+limit"}
 	if testing.Short() {
 		t.Log("-short: without the Go plugin, which takes a minute to compile under the race detector")
@@ -54,6 +56,13 @@ func TestRun(t *testing.T) {
 	for _, name := range hosts {
 		require.Contains(t, results, name, r.NotRun)
 	}
+	require.Len(t, r.Append, len(appendCells))
+	for _, a := range r.Append {
+		require.Positive(t, a.Driver.Min)
+		require.Positive(t, a.HTTP.Min)
+		require.Positive(t, a.Ratio)
+	}
+	require.Nil(t, r.Idle, "nothing is on a wire here")
 	require.Len(t, r.Latency, len(r.Plugins))
 	for _, l := range r.Latency {
 		require.Equal(t, 8, l.Appends)

@@ -140,6 +140,17 @@ func (d *mysqlEngine) open(ctx context.Context, dsn string) (store.Store, error)
 	return drivers.Open(ctx, drivers.Options{Driver: "mysql", DSN: dsn, TablePrefix: tablePrefix})
 }
 
+func (d *mysqlEngine) address() (network, address string) { return d.cfg.Net, d.cfg.Addr }
+
+func (d *mysqlEngine) through(dsn, address string) string {
+	cfg, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		return dsn
+	}
+	cfg.Net, cfg.Addr, cfg.TLSConfig, cfg.TLS = "tcp", address, "", nil
+	return cfg.FormatDSN()
+}
+
 func (d *mysqlEngine) connect(ctx context.Context, dsn string) (session, error) {
 	cfg, err := mysql.ParseDSN(dsn)
 	if err != nil {

@@ -5,11 +5,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/projhost/projhost/partition"
 	"github.com/projhost/projhost/store"
@@ -87,6 +89,25 @@ func (d *postgresEngine) close() error {
 
 func (d *postgresEngine) open(ctx context.Context, dsn string) (store.Store, error) {
 	return drivers.Open(ctx, drivers.Options{Driver: "postgres", DSN: dsn, TablePrefix: tablePrefix})
+}
+
+func (d *postgresEngine) address() (network, address string) {
+	c := d.server.Config()
+	return pgconn.NetworkAddress(c.Host, c.Port)
+}
+
+func (d *postgresEngine) through(dsn, address string) string {
+	host, port, _ := net.SplitHostPort(address)
+	if u, err := url.Parse(dsn); err == nil && strings.HasPrefix(u.Scheme, "postgres") {
+		u.Host = address
+		q := u.Query()
+		q.Del("host")
+		q.Del("port")
+		q.Set("sslmode", "disable")
+		u.RawQuery = q.Encode()
+		return u.String()
+	}
+	return dsn + " host=" + host + " port=" + port + " sslmode=disable"
 }
 
 func (d *postgresEngine) connect(ctx context.Context, dsn string) (session, error) {

@@ -17,7 +17,9 @@ type Report struct {
 	CPUs     int       `json:"cpus"`
 	Results  []Result  `json:"results"`
 	Plugins  []Plugin  `json:"plugins"`
+	Append   []Append  `json:"append,omitempty"`
 	Latency  []Latency `json:"latency,omitempty"`
+	Idle     *Idle     `json:"idle,omitempty"`
 	NotRun   []string  `json:"not_run,omitempty"`
 }
 
@@ -44,6 +46,10 @@ type Spread struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
+}
+
+func spread(values []float64) Spread {
+	return Spread{median(values), slices.Min(values), slices.Max(values)}
 }
 
 func median(values []float64) float64 {
@@ -105,7 +111,7 @@ func (b *run) summarise(contenders []contender) {
 		cpu := each(runs, func(m *meter) float64 { return micros(m) / events })
 		b.report.Results = append(b.report.Results, Result{
 			Name: c.name, What: c.what, Events: c.events,
-			PerSecond:      Spread{median(s), slices.Min(s), slices.Max(s)},
+			PerSecond:      spread(s),
 			Ratio:          beside(s, speeds[best]),
 			Factor:         beside(s, speeds[loop]),
 			CPUMicros:      median(cpu),
