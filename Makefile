@@ -32,6 +32,12 @@ told:
 	@command -v clang-19 >/dev/null 2>&1 || echo "not run: rebuilding the C guests (Debian: clang-19 lld-19); their committed modules are used"
 	@command -v wat2wasm >/dev/null 2>&1 || echo "not run: rebuilding the hostile guests (Debian: wabt); their committed modules are used"
 	@[ -n "$$PROJHOST_TEST_LOANS" ] || echo "not run: the real loan log (PROJHOST_TEST_LOANS=FILE); a generated sample stands in"
+	@[ -n "$$PROJHOST_TEST_POSTGRES_BIN" ] || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null 2>&1 || \
+	  echo "not run: PostgreSQL, but for what PROJHOST_TEST_POSTGRES_DSN serves (Debian: postgresql)"
+	@PATH="$$PATH:/usr/sbin"; command -v mariadbd >/dev/null 2>&1 || command -v mysqld >/dev/null 2>&1 || \
+	  echo "not run: MariaDB and MySQL, but for what PROJHOST_TEST_MYSQL_DSN serves (Debian: mariadb-server)"
+	@PATH="$$PATH:/usr/sbin"; command -v pgbouncer >/dev/null 2>&1 || echo "not run: a pooler in front of PostgreSQL (Debian: pgbouncer)"
+	@[ -n "$$PROJHOST_TEST_SQLSERVER_DSN" ] || echo "not run: SQL Server (PROJHOST_TEST_SQLSERVER_DSN=sqlserver://user:password@host); its statements are compared with golden files"
 	@[ "$$(id -u)" = 0 ] || echo "not run: the full disk on a real file system (needs root to mount a small one)"
 
 fuzz:

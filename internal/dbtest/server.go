@@ -184,7 +184,7 @@ func keep(dir string, users []string) (*keeper, error) {
 	cmd := exec.Command("sh", "-c", keeperScript, "dbtest", dir)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "HOME="+dir, "TMPDIR="+dir) // MariaDB names temporary files by process only
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // Ctrl-C reaches the tests only
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}                   // Ctrl-C reaches the tests only
 	if os.Getuid() == 0 {
 		uid, gid, err := firstUser(users)
 		if err != nil {
