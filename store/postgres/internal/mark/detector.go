@@ -244,22 +244,30 @@ func (d *Detector) follow(ctx context.Context) error {
 			return err
 		}
 		d.fail(err)
-		now, gap := time.Now(), max(gapMin, (dutyShare-1)*d.cost)
-		switch {
-		case err != nil:
-			delay = d.cfg.Idle
-			gap = delay // whoever wakes us cannot mend it
-		case !busy:
-			delay = min(2*delay, d.cfg.Idle)
-		case time.Since(d.heard) < d.cfg.Idle:
-			delay = d.cfg.Idle // another detector is at work
-		default:
-			delay = min(max(d.cfg.Cycle, time.Since(d.since)/holdShare), d.cfg.Idle)
-		}
-		if err := d.wait(ctx, now.Add(gap), now.Add(max(delay, gap))); err != nil {
+		now := time.Now()
+		var gap time.Duration
+		gap, delay = d.pace(now, delay, busy, err != nil)
+		if err := d.wait(ctx, now.Add(gap), now.Add(delay)); err != nil {
 			return err
 		}
 	}
+}
+
+// pace tells when to look again: after gap if somebody calls Wake, after delay
+// in any case.
+func (d *Detector) pace(now time.Time, before time.Duration, busy, failed bool) (gap, delay time.Duration) {
+	gap = max(gapMin, (dutyShare-1)*d.cost)
+	switch {
+	case failed:
+		gap, delay = d.cfg.Idle, d.cfg.Idle // whoever calls Wake does not mend it
+	case !busy:
+		delay = min(2*before, d.cfg.Idle)
+	case now.Sub(d.heard) < d.cfg.Idle:
+		delay = d.cfg.Idle // another detector is at work
+	default:
+		delay = min(max(d.cfg.Cycle, now.Sub(d.since)/holdShare), d.cfg.Idle)
+	}
+	return gap, max(delay, gap)
 }
 
 // cycle looks once. While every position handed out may be read, looking at the

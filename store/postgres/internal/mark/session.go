@@ -27,7 +27,7 @@ type session struct {
 }
 
 type statements struct {
-	end, holders, settings, move, moved, tell string
+	end, holders, settings, move, tell string
 }
 
 // observation is what one cycle saw. Without holders having been looked at, it
@@ -76,40 +76,41 @@ func connectConfig(cfg *Config) *pgx.ConnConfig {
 }
 
 // openSession connects and examines everything the algorithm takes for granted.
-// It moves a sequence that is behind what is stored, and tells the persisted mark.
-func openSession(ctx context.Context, cfg *Config) (s *session, mark int64, err error) {
+// It moves a sequence that is behind what is stored, and gives the stored mark.
+func openSession(ctx context.Context, cfg *Config) (*session, int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*cfg.Timeout)
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, connectConfig(cfg))
 	if err != nil {
 		return nil, 0, err
 	}
-	s = &session{conn: conn, cfg: cfg}
-	defer func() {
-		if err != nil {
-			s.close()
-		}
-	}()
+	s := &session{conn: conn, cfg: cfg}
+	mark, err := s.start(ctx)
+	if err != nil {
+		s.close()
+		return nil, 0, err
+	}
+	return s, mark, nil
+}
+
+func (s *session) start(ctx context.Context) (mark int64, err error) {
 	if err := s.examine(ctx); err != nil {
-		return nil, 0, err
+		return 0, err
 	}
-	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{s.channel}.Sanitize()); err != nil {
-		return nil, 0, fmt.Errorf("listen: %w", err)
+	if _, err := s.conn.Exec(ctx, "LISTEN "+pgx.Identifier{s.channel}.Sanitize()); err != nil {
+		return 0, fmt.Errorf("listen: %w", err)
 	}
-	if err := s.settings(ctx); err != nil {
-		return nil, 0, err
+	if err := s.judge(s.conn.QueryRow(ctx, s.text.settings, s.seq)); err != nil {
+		return 0, err
 	}
 	if err := s.repair(ctx); err != nil {
-		return nil, 0, fmt.Errorf("compare sequence %s with what is stored: %w", s.sequence, err)
+		return 0, fmt.Errorf("compare sequence %s with what is stored: %w", s.sequence, err)
 	}
 	if err := s.selfTest(ctx); err != nil {
-		return nil, 0, err
+		return 0, err
 	}
 	o, err := s.observe(ctx, false, nil)
-	if err != nil {
-		return nil, 0, err
-	}
-	return s, o.persisted, nil
+	return o.persisted, err
 }
 
 func (s *session) close() {
@@ -118,25 +119,40 @@ func (s *session) close() {
 	_ = s.conn.Close(ctx) // nothing is under way on it
 }
 
+// server is what a connection says of itself.
+type server struct {
+	version  string
+	number   int
+	pid      int // of the process that answers
+	expected int // that the connection was given at its start
+	recovery bool
+}
+
+func (v server) judge() error {
+	switch {
+	case !strings.HasPrefix(v.version, "PostgreSQL ") || strings.Contains(v.version, "-YB-") || strings.Contains(v.version, "Redshift"):
+		return refuse("the server says it is %q: only PostgreSQL itself shows the locks that the high-water mark is read from", v.version)
+	case v.number < 100000:
+		return refuse("%s: transactions that drew from a sequence show only since version 10; upgrade the server", v.version)
+	case v.recovery:
+		return refuse("the server is a standby (pg_is_in_recovery): the detector needs the primary; point dsn, or direct_dsn, at it")
+	case v.pid != v.expected:
+		return refuse("the connection goes through a pooler: the detector needs a session of its own; set [store] direct_dsn to the server's own address")
+	}
+	return nil
+}
+
 // examine tells which server this is and which sequence positions come from.
 func (s *session) examine(ctx context.Context) error {
-	var version string
-	var number, pid int
-	var recovery, durable bool
+	v := server{expected: int(s.conn.PgConn().PID())}
+	var durable bool
 	err := s.conn.QueryRow(ctx, `SELECT version(), current_setting('server_version_num')::int, pg_backend_pid(),
-		pg_is_in_recovery(), current_setting('synchronous_commit') <> 'off'`).Scan(&version, &number, &pid, &recovery, &durable)
+		pg_is_in_recovery(), current_setting('synchronous_commit') <> 'off'`).Scan(&v.version, &v.number, &v.pid, &v.recovery, &durable)
 	if err != nil {
 		return fmt.Errorf("ask for the server's version: %w", err)
 	}
-	switch {
-	case !strings.HasPrefix(version, "PostgreSQL ") || strings.Contains(version, "-YB-") || strings.Contains(version, "Redshift"):
-		return refuse("the server says it is %q: only PostgreSQL itself shows the locks that the high-water mark is read from", version)
-	case number < 100000:
-		return refuse("PostgreSQL %s: sequences are locked while a transaction that drew from them is open only since version 10; upgrade the server", strings.Fields(version)[1])
-	case recovery:
-		return refuse("the server is a standby (pg_is_in_recovery): the detector needs the primary; point dsn, or direct_dsn, at it")
-	case uint32(pid) != s.conn.PgConn().PID():
-		return refuse("the connection goes through a pooler: the detector needs a session of its own; set [store] direct_dsn to the server's own address")
+	if err := v.judge(); err != nil {
+		return err
 	}
 	if !durable {
 		// Who reads the mark may be ahead of what a crash leaves otherwise.
@@ -228,10 +244,7 @@ func (s *session) explain(err error) error {
 	return err
 }
 
-func (s *session) settings(ctx context.Context) error {
-	return s.judge(s.conn.QueryRow(ctx, s.text.settings, s.seq))
-}
-
+// judge says what is wrong with the sequence's settings.
 func (s *session) judge(row pgx.Row) error {
 	var cache, increment int64
 	var cycle, logged bool
