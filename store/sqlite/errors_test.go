@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -106,10 +107,21 @@ func TestNotADatabase(t *testing.T) {
 	require.ErrorContains(t, err, path)
 }
 
+// manyEvents have ids without order, so that every page of their index is used.
+func manyEvents(from, to int) []store.ImportEvent {
+	var list []store.ImportEvent
+	for n := from; n < to; n++ {
+		e := store.NewEvent{HasID: true, Type: "T", Data: fmt.Appendf(nil, `{"note":"%0200d"}`, n)}
+		binary.LittleEndian.PutUint64(e.ID[:], uint64(n+1)*0x9e3779b97f4a7c15)
+		list = append(list, store.ImportEvent{AggregateType: "account", AggregateID: fmt.Sprint("account-", n%1000), NewEvent: e})
+	}
+	return list
+}
+
 func TestDamagedDatabase(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "projhost.db")
 	s := openTest(t, Options{Path: path})
-	_, err := s.Import(t.Context(), benchImports(0, 5000))
+	_, err := s.Import(t.Context(), manyEvents(0, 5000))
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -125,7 +137,7 @@ func TestDamagedDatabase(t *testing.T) {
 	s = openTest(t, Options{Path: path})
 	_, err = s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Limit: 5000, Partition: -1})
 	requireTransient(t, err, lib.SQLITE_CORRUPT, "restore a backup")
-	_, err = s.Import(t.Context(), benchImports(5000, 5100))
+	_, err = s.Import(t.Context(), manyEvents(5000, 5100))
 	requireTransient(t, err, lib.SQLITE_CORRUPT, "restore a backup")
 }
 

@@ -11,14 +11,16 @@ import (
 	"github.com/projhost/projhost/store/storetest"
 )
 
-func TestStore(t *testing.T) {
-	dir := t.TempDir()
-	storetest.Run(t, func(t testing.TB, cfg storetest.Config) store.Store {
+func TestStore(t *testing.T)      { storetest.Run(t, openIn(t.TempDir())) }
+func BenchmarkStore(b *testing.B) { storetest.Bench(b, openIn(b.TempDir())) }
+
+func openIn(dir string) storetest.Open {
+	return func(t testing.TB, cfg storetest.Config) store.Store {
 		s, err := Open(t.Context(), Options{
 			Path: filepath.Join(dir, cfg.Database+".db"), TablePrefix: cmp.Or(cfg.TablePrefix, "ph_"), ReadModelPrefix: cfg.ReadModelPrefix,
 			Partitions: cfg.Partitions, MaxEvent: cfg.MaxEvent,
 		})
 		require.NoError(t, err)
 		return s
-	})
+	}
 }
