@@ -130,6 +130,33 @@ func (e *engine) batch(ctx context.Context, op, text string, args []any, ready f
 	})
 }
 
+// query runs a query outside of a transaction and hands over its rows, one by
+// one. A scan that wants no more answers errEnough.
+func (e *engine) query(ctx context.Context, op, text string, args []any, scan func(*sql.Rows) error) error {
+	enough := false
+	err := e.on(ctx, op, func(c *sql.Conn) error {
+		rows, err := c.QueryContext(ctx, text, args...)
+		if err != nil {
+			return err
+		}
+		for rows.Next() {
+			if err := scan(rows); err != nil {
+				_ = rows.Close()
+				enough = err == errEnough
+				return err
+			}
+		}
+		return errors.Join(rows.Err(), rows.Close())
+	})
+	if enough {
+		return errEnough
+	}
+	return sqlstore.Fail(e, op, false, err)
+}
+
+// errEnough ends a query early.
+var errEnough = errors.New("enough")
+
 // batchWaits is how many waits for a lock, each as long as can be, a batch may
 // have before its connection is given up for dead.
 const batchWaits = 8

@@ -1,0 +1,36 @@
+package sqlserver
+
+import "github.com/projhost/projhost/store/internal/sqlstore"
+
+// queries are the static statements, with the table prefix put in.
+type queries struct {
+	append     string
+	version    string
+	versions   string
+	byID       string
+	stream     string
+	page       string
+	pagePart   string
+	snapshot   string
+	applyBegin string
+	applyHold  string
+	applyEnd   string
+	standing   string
+}
+
+func newQueries(c *sqlstore.Core) queries {
+	return queries{
+		append:     c.SQL(appendSQL),
+		version:    c.SQL(versionSQL),
+		versions:   c.SQL(versionsSQL),
+		byID:       c.SQL(byIDSQL),
+		stream:     c.SQL(streamSQL),
+		page:       c.SQL(pageSQL),
+		pagePart:   c.SQL(pagePartSQL),
+		snapshot:   c.SQL(snapshotSQL),
+		applyBegin: c.SQL(batchHead + "\n" + stageLeasesSQL + stageMovesSQL),
+		applyHold:  c.SQL("BEGIN TRANSACTION;\n" + holdLeasesSQL + guardLeasesSQL),
+		applyEnd:   c.SQL(moveCheckpointsSQL + "COMMIT TRANSACTION;\n"),
+		standing:   c.SQL(standingSQL),
+	}
+}
