@@ -1,0 +1,404 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/projhost/projhost/readmodel"
+	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/rules"
+)
+
+// Subscribe implements [store.Consumers].
+//
+// MySQL commits with every statement that changes the schema, so no engine's
+// Subscribe is one transaction. Its steps come in an order that lets a later
+// start go on from wherever one ended: names and shapes are checked, the build's
+// number is drawn for good, its tables are made under names nobody has used, and
+// then one transaction makes them the consumer's. What is left of a crash before
+// that are tables nobody knows of; after it, the record says what is to be done
+// still ([Core.settleTable]). All of it happens under the database's lock.
+func (c *Core) Subscribe(ctx context.Context, d store.Declaration) (store.Consumer, error) {
+	if err := rules.CheckDeclaration(&d); err != nil {
+		return store.Consumer{}, fmt.Errorf("subscribe %s: %w", d.ID, err)
+	}
+	release, err := c.lock(ctx)
+	if err != nil {
+		return store.Consumer{}, err
+	}
+	defer release()
+	found, err := c.subscribe(ctx, &d)
+	if class, _ := c.Engine.Class(err); class == Duplicate {
+		// The lock goes with its connection, and somebody else was quicker to
+		// record the consumer or a name: now it is seen who.
+		found, err = c.subscribe(ctx, &d)
+	}
+	if err != nil {
+		return store.Consumer{}, Fail(c.Engine, "subscribe "+d.ID.String(), false, err)
+	}
+	c.builds.Store(found.Build, &buildTables{found.tables, d.Tables})
+	return found.Consumer, nil
+}
+
+func (c *Core) subscribe(ctx context.Context, d *store.Declaration) (record, error) {
+	found, err := c.load(ctx, d.ID)
+	if errors.Is(err, store.ErrNotFound) {
+		return c.create(ctx, d)
+	}
+	if err != nil {
+		return record{}, err
+	}
+	return c.resume(ctx, d, found)
+}
+
+// record is a consumer as stored, with the text of its tables' declaration.
+type record struct {
+	store.Consumer
+	tables string
+}
+
+// create records a consumer at its first start.
+func (c *Core) create(ctx context.Context, d *store.Declaration) (record, error) {
+	tables, err := readmodel.MarshalTables(d.Tables)
+	if err != nil {
+		return record{}, err
+	}
+	topics, err := json.Marshal(d.Topics)
+	if err != nil {
+		return record{}, err
+	}
+	var claims []nameClaim
+	err = c.Engine.Read(ctx, "look for "+d.ID.String(), func(conn Conn) error {
+		for _, topic := range d.Topics {
+			if _, err := c.ReadTopic(ctx, conn, topic); err != nil {
+				return fmt.Errorf("%s reads the %w", d.ID, err)
+			}
+		}
+		claims, err = c.claims(ctx, conn, d)
+		return err
+	})
+	if err != nil {
+		return record{}, err
+	}
+	build, err := c.newBuild(ctx, d)
+	if err != nil {
+		return record{}, err
+	}
+	f := d.Fingerprint
+	r := record{tables: string(tables), Consumer: store.Consumer{ID: d.ID, State: store.StateRunning, Build: build, Plugin: d.Plugin,
+		Digest: d.Digest, Topics: slices.Clone(d.Topics), Fingerprint: f, Tables: c.tableRefs(d.Tables, build, 0)}}
+	for i, ref := range r.Tables {
+		if claims[i].adopting == "" {
+			if err := c.makeTable(ctx, ref); err != nil {
+				return record{}, err
+			}
+		}
+	}
+	err = c.Engine.Write(ctx, "subscribe "+d.ID.String(), func(conn Conn) error {
+		if r.StateSinceUS, err = number(ctx, conn, c.q.now); err != nil {
+			return err
+		}
+		// First of all the names: whoever has one has won (H17).
+		for _, cl := range claims {
+			_, err := conn.Exec(ctx, c.q.claimTable, cl.public, d.ID.Type, d.ID.Name, cl.declared, build, sql.NullString{String: cl.adopting, Valid: cl.adopting != ""})
+			if err != nil {
+				return err
+			}
+		}
+		_, err := conn.Exec(ctx, c.q.insertConsumer, d.ID.Type, d.ID.Name, r.StateSinceUS, build, d.Plugin, d.Digest, string(topics),
+			int64(f.Version), f.Inputs, f.Keys, f.Tables, f.Logic)
+		if err != nil {
+			return err
+		}
+		if _, err := conn.Exec(ctx, c.q.insertBuild, build, d.ID.Type, d.ID.Name, r.StateSinceUS, d.Digest, r.tables); err != nil {
+			return err
+		}
+		return c.insertBookkeeping(ctx, conn, build, d.Topics)
+	})
+	if err != nil {
+		return record{}, err
+	}
+	return r, c.settleTables(ctx, d.ID, r.Tables)
+}
+
+// insertBookkeeping makes a build's ownership rows and checkpoints.
+func (c *Core) insertBookkeeping(ctx context.Context, conn Conn, build int64, topics []string) error {
+	for from := 0; from < c.info.Partitions; from += rowsMax {
+		var rows []string
+		for p := from; p < min(from+rowsMax, c.info.Partitions); p++ {
+			rows = append(rows, "("+strconv.FormatInt(build, 10)+", "+strconv.Itoa(p)+")")
+		}
+		if _, err := conn.Exec(ctx, c.SQL(fmt.Sprintf(ownershipSQL, strings.Join(rows, ", ")))); err != nil {
+			return err
+		}
+	}
+	for _, topic := range topics {
+		if _, err := conn.Exec(ctx, c.q.insertCheckpts, topic, build); err != nil {
+			return err
+		}
+	}
+	for _, topic := range slices.Sorted(slices.Values(topics)) {
+		if _, err := conn.Exec(ctx, c.q.lockTopic, topic); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newBuild draws the number of a build, in a transaction of its own: it is part
+// of table names, and those are never used twice. Numbers whose names are taken
+// are another application's with the same prefix of read models.
+func (c *Core) newBuild(ctx context.Context, d *store.Declaration) (build int64, err error) {
+	const triesMax = 1000
+	var taken string
+	for range triesMax {
+		err := c.Engine.Write(ctx, "draw the number of a build", func(conn Conn) error {
+			n, err := conn.Exec(ctx, c.q.drawBuild)
+			if err == nil && n != 1 {
+				err = fmt.Errorf("the row \"builds\" of %s is missing: restore it from a backup, with a value of at least the highest id in %s",
+					c.names.table("counters"), c.names.table("builds"))
+			}
+			if err != nil {
+				return err
+			}
+			build, err = number(ctx, conn, c.q.build)
+			return err
+		})
+		if err != nil {
+			return 0, err
+		}
+		taken = ""
+		err = c.Engine.Read(ctx, "look for tables", func(conn Conn) error {
+			for _, ref := range c.tableRefs(d.Tables, build, 0) {
+				kind, _, err := c.Dialect.Find(ctx, conn, ref.Physical)
+				if err != nil {
+					return err
+				}
+				if kind != "" {
+					taken = ref.Physical
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return 0, err
+		}
+		if taken == "" {
+			return build, nil
+		}
+	}
+	return 0, &store.NameTakenError{Table: taken, Owner: "a table that projhost did not create"}
+}
+
+// resume finds a consumer at a later start. It creates nothing but views: a
+// table or a checkpoint that has gone was somebody's loss, and starting over
+// would hide it.
+func (c *Core) resume(ctx context.Context, d *store.Declaration, r record) (record, error) {
+	if changed := rules.ChangedHashes(r.Fingerprint, d.Fingerprint); len(changed) > 0 {
+		return r, &store.DeclarationError{Consumer: d.ID, Changed: changed}
+	}
+	if err := c.checkBookkeeping(ctx, r.Consumer); err != nil {
+		return r, err
+	}
+	r.Tables = c.tableRefs(d.Tables, r.Build, r.Epoch)
+	if err := c.settleTables(ctx, d.ID, r.Tables); err != nil {
+		return r, err
+	}
+	if r.Plugin == d.Plugin && r.Digest == d.Digest && r.Fingerprint.Logic == d.Fingerprint.Logic {
+		return r, nil
+	}
+	err := c.Engine.Write(ctx, "record the logic of "+d.ID.String(), func(conn Conn) error {
+		_, err := conn.Exec(ctx, c.q.updateLogic, d.Plugin, d.Digest, d.Fingerprint.Logic, d.ID.Type, d.ID.Name)
+		return err
+	})
+	r.Plugin, r.Digest, r.Fingerprint.Logic = d.Plugin, d.Digest, d.Fingerprint.Logic
+	return r, err
+}
+
+func (c *Core) checkBookkeeping(ctx context.Context, consumer store.Consumer) error {
+	return c.Engine.Read(ctx, "count checkpoints", func(conn Conn) error {
+		for _, count := range []struct {
+			what, text string
+			want       int
+		}{
+			{"checkpoint", c.q.countCheckpts, len(consumer.Topics) * c.info.Partitions},
+			{"ownership", c.q.countOwnership, c.info.Partitions},
+		} {
+			n, err := number(ctx, conn, count.text, consumer.Build)
+			if err != nil {
+				return err
+			}
+			if n != int64(count.want) {
+				return fmt.Errorf("%s has %d %s rows where %d belong: somebody deleted some; restore them from a backup, or rebuild the consumer", consumer.ID, n, count.what, count.want)
+			}
+		}
+		return nil
+	})
+}
+
+func (c *Core) tableRefs(tables []*readmodel.Table, build, epoch int64) []store.TableRef {
+	refs := make([]store.TableRef, len(tables))
+	for i, t := range tables {
+		refs[i] = store.TableRef{Table: t, Physical: readmodel.PhysicalName(c.Opt.ReadModelPrefix, t.Name, build), Build: build, Epoch: epoch}
+	}
+	return refs
+}
+
+func (c *Core) load(ctx context.Context, id store.ConsumerID) (r record, err error) {
+	err = c.Engine.Read(ctx, "read consumer", func(conn Conn) error {
+		r, err = c.loadConsumer(ctx, conn, id)
+		return err
+	})
+	return r, err
+}
+
+// loadConsumer reads a consumer with the tables of its live build.
+func (c *Core) loadConsumer(ctx context.Context, conn Conn, id store.ConsumerID) (record, error) {
+	list, err := c.loadConsumers(ctx, conn, c.q.consumer, id.Type, id.Name)
+	if err == nil && len(list) == 0 {
+		err = fmt.Errorf("consumer %s: %w", id, store.ErrNotFound)
+	}
+	if err != nil {
+		return record{}, err
+	}
+	return list[0], nil
+}
+
+func (c *Core) loadConsumers(ctx context.Context, conn Conn, text string, args ...any) (list []record, err error) {
+	var unread error
+	err = each(ctx, conn, text, args, func(rows Rows) error {
+		var r record
+		var state, topics string
+		var halt sql.NullString
+		var fingerprint int64
+		err := rows.Scan(&r.ID.Type, &r.ID.Name, &state, &r.StateSinceUS, &halt, &r.Epoch, &r.Build, &r.Plugin, &r.Digest, &topics,
+			&fingerprint, &r.Fingerprint.Inputs, &r.Fingerprint.Keys, &r.Fingerprint.Tables, &r.Fingerprint.Logic, &r.tables)
+		if err != nil {
+			return err
+		}
+		r.State, r.Fingerprint.Version = store.ConsumerState(state), int(fingerprint)
+		if halt.Valid {
+			r.Halt = new(store.Halt)
+			unread = errors.Join(unread, json.Unmarshal([]byte(halt.String), r.Halt))
+		}
+		unread = errors.Join(unread, json.Unmarshal([]byte(topics), &r.Topics))
+		tables, err := c.tablesOf(r.Build, r.tables)
+		unread = errors.Join(unread, err)
+		r.Consumer.Tables = c.tableRefs(tables, r.Build, r.Epoch)
+		list = append(list, r)
+		return nil
+	})
+	if err == nil && unread != nil {
+		err = fmt.Errorf("the record of a consumer does not read: %w", unread)
+	}
+	return list, err
+}
+
+// buildTables are a build's tables and the text they were read from.
+type buildTables struct {
+	text   string
+	tables []*readmodel.Table
+}
+
+// tablesOf gives the declaration of a build's tables, which never changes, as
+// long as the database is the same.
+func (c *Core) tablesOf(build int64, text string) ([]*readmodel.Table, error) {
+	known, ok := c.builds.Load(build)
+	if ok && known.(*buildTables).text == text {
+		return known.(*buildTables).tables, nil
+	}
+	tables, err := readmodel.UnmarshalTables([]byte(text))
+	if err != nil {
+		return nil, err
+	}
+	c.builds.Store(build, &buildTables{text, tables})
+	return tables, nil
+}
+
+// ListConsumers implements [store.Consumers].
+func (c *Core) ListConsumers(ctx context.Context) (list []store.Consumer, err error) {
+	err = c.Engine.Read(ctx, "list consumers", func(conn Conn) error {
+		records, err := c.loadConsumers(ctx, conn, c.q.consumers)
+		list = nil
+		for i := range records {
+			list = append(list, records[i].Consumer)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+// Consumer implements [store.Consumers].
+func (c *Core) Consumer(ctx context.Context, id store.ConsumerID) (store.Consumer, error) {
+	r, err := c.load(ctx, id)
+	return r.Consumer, err
+}
+
+// Checkpoints implements [store.Consumers].
+func (c *Core) Checkpoints(ctx context.Context, build int64) (list []store.Checkpoint, err error) {
+	err = c.Engine.Read(ctx, "read checkpoints", func(conn Conn) error {
+		list = nil
+		topic := ""
+		return each(ctx, conn, c.q.checkpoints, []any{build}, func(r Rows) error {
+			var cp store.Checkpoint
+			var partition int64
+			err := r.Scan(&cp.Topic, &partition, &cp.Position, &cp.Epoch, &cp.EffectsThrough)
+			if cp.Topic == topic {
+				cp.Topic = topic // one string for all
+			}
+			topic, cp.Partition = cp.Topic, int(partition)
+			list = append(list, cp)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+// Halt implements [store.Consumers].
+func (c *Core) Halt(ctx context.Context, id store.ConsumerID, lease store.Lease, h store.Halt) error {
+	return c.Engine.Write(ctx, "halt "+id.String(), func(conn Conn) error {
+		held, err := conn.Exec(ctx, c.q.guardHolder, lease.Build, int64(lease.Partition), lease.Generation, id.Type, id.Name)
+		if err != nil {
+			return err
+		}
+		if held == 0 {
+			return store.ErrFenced
+		}
+		now, err := number(ctx, conn, c.q.now)
+		if err != nil {
+			return err
+		}
+		h := h
+		if h.AtUS == 0 {
+			h.AtUS = now
+		}
+		text, err := json.Marshal(h)
+		if err != nil {
+			return err
+		}
+		_, err = conn.Exec(ctx, c.q.halt, string(text), now, id.Type, id.Name)
+		return err
+	})
+}
+
+// ClearHalt implements [store.Consumers].
+func (c *Core) ClearHalt(ctx context.Context, id store.ConsumerID) (was bool, err error) {
+	err = c.Engine.Write(ctx, "clear halt of "+id.String(), func(conn Conn) error {
+		n, err := conn.Exec(ctx, c.q.clearHalt, id.Type, id.Name)
+		was = n > 0
+		return err
+	})
+	return was && err == nil, err
+}

@@ -1,0 +1,212 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/projhost/projhost/store"
+)
+
+// Join implements [store.Leases].
+func (c *Core) Join(ctx context.Context, i store.Instance) error {
+	if i.ID == "" {
+		return errors.New("join: an instance needs an id")
+	}
+	return c.Engine.Write(ctx, "join", func(conn Conn) error {
+		if _, err := conn.Exec(ctx, c.q.dropLapsed); err != nil {
+			return err
+		}
+		_, err := conn.Exec(ctx, c.q.join, i.ID, i.HostName, i.TTL.Microseconds())
+		return err
+	})
+}
+
+// Heartbeat implements [store.Leases].
+func (c *Core) Heartbeat(ctx context.Context, instanceID string) error {
+	return c.Engine.Read(ctx, "heartbeat", func(conn Conn) error {
+		n, err := conn.Exec(ctx, c.q.heartbeat, instanceID)
+		if err == nil && n == 0 {
+			err = fmt.Errorf("heartbeat: instance %s: %w", instanceID, store.ErrNotFound)
+		}
+		return err
+	})
+}
+
+// Leave implements [store.Leases].
+func (c *Core) Leave(ctx context.Context, instanceID string) error {
+	return c.Engine.Write(ctx, "leave", func(conn Conn) error {
+		// Looked for first, so that rows are locked by their key and in order.
+		var held []store.Lease
+		err := each(ctx, conn, c.q.held, []any{instanceID}, func(r Rows) error {
+			var l store.Lease
+			var partition int64
+			err := r.Scan(&l.Build, &partition, &l.Generation)
+			l.Partition = int(partition)
+			held = append(held, l)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if err := c.release(ctx, conn, instanceID, held); err != nil {
+			return err
+		}
+		_, err = conn.Exec(ctx, c.q.dropInstance, instanceID)
+		return err
+	})
+}
+
+// ListInstances implements [store.Leases].
+func (c *Core) ListInstances(ctx context.Context) (list []store.InstanceStatus, err error) {
+	err = c.Engine.Read(ctx, "list instances", func(conn Conn) error {
+		list = nil
+		return each(ctx, conn, c.q.instances, nil, func(r Rows) error {
+			var i store.InstanceStatus
+			var ttl, live int64
+			err := r.Scan(&i.ID, &i.HostName, &i.StartedUS, &ttl, &i.HeartbeatUS, &live)
+			i.TTL, i.Live = time.Duration(ttl)*time.Microsecond, live != 0
+			list = append(list, i)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+// Claim implements [store.Leases].
+//
+// Promise (P2): each lease has one holder at each generation. What may be
+// claimed is looked up first and then taken by compare-and-set on the
+// generation, so two claims cannot take it for the same one, and a claim that
+// waited for another does not take what it has just given to a live instance.
+func (c *Core) Claim(ctx context.Context, instanceID string, build int64, partitions []int) (leases []store.Lease, err error) {
+	partitions = slices.Sorted(slices.Values(partitions))
+	err = c.Engine.Write(ctx, "claim", func(conn Conn) error {
+		leases = nil
+		joined, err := number(ctx, conn, c.q.joined, instanceID)
+		if err != nil {
+			return err
+		}
+		if joined == 0 {
+			return fmt.Errorf("claim: instance %s: %w", instanceID, store.ErrNotFound)
+		}
+		for chunk := range slices.Chunk(partitions, rowsMax) {
+			got, err := c.claim(ctx, conn, instanceID, build, chunk)
+			if err != nil {
+				return err
+			}
+			leases = append(leases, got...)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return leases, nil
+}
+
+func (c *Core) claim(ctx context.Context, conn Conn, instanceID string, build int64, partitions []int) (leases []store.Lease, err error) {
+	list := make([]string, len(partitions))
+	for i, p := range partitions {
+		list[i] = strconv.Itoa(p)
+	}
+	text := c.SQL(fmt.Sprintf(claimableSQL, strings.Join(list, ", ")))
+	err = each(ctx, conn, text, []any{build, instanceID}, func(r Rows) error {
+		var partition int64
+		l := store.Lease{Build: build}
+		err := r.Scan(&partition, &l.Generation)
+		l.Partition = int(partition)
+		leases = append(leases, l)
+		return err
+	})
+	if err != nil || len(leases) == 0 {
+		return nil, err
+	}
+	n, err := conn.Exec(ctx, c.SQL(fmt.Sprintf(claimSQL, held(leases))), instanceID, build)
+	if err != nil {
+		return nil, err
+	}
+	if n != int64(len(leases)) {
+		return nil, fmt.Errorf("claim: %w", ErrRace)
+	}
+	for i := range leases {
+		leases[i].Generation++
+	}
+	return leases, nil
+}
+
+// rowsMax bounds the rows of one statement, for the sake of SQL Server's 1,000.
+const rowsMax = 1000
+
+// held is the condition on ownership rows that are at a lease's generation.
+func held(leases []store.Lease) string {
+	var b []byte
+	for i, l := range leases {
+		if i > 0 {
+			b = append(b, " OR "...)
+		}
+		b = append(b, `"partition" = `...)
+		b = strconv.AppendInt(b, int64(l.Partition), 10)
+		b = append(b, " AND generation = "...)
+		b = strconv.AppendInt(b, l.Generation, 10)
+	}
+	return string(b)
+}
+
+// Release implements [store.Leases].
+func (c *Core) Release(ctx context.Context, instanceID string, leases []store.Lease) error {
+	if len(leases) == 0 {
+		return nil
+	}
+	return c.Engine.Write(ctx, "release", func(conn Conn) error { return c.release(ctx, conn, instanceID, leases) })
+}
+
+func (c *Core) release(ctx context.Context, conn Conn, instanceID string, leases []store.Lease) error {
+	leases = slices.Clone(leases)
+	slices.SortFunc(leases, func(a, b store.Lease) int {
+		if a.Build != b.Build {
+			return int(min(max(a.Build-b.Build, -1), 1))
+		}
+		return a.Partition - b.Partition
+	})
+	for len(leases) > 0 {
+		n := 1
+		for n < min(len(leases), rowsMax) && leases[n].Build == leases[0].Build {
+			n++
+		}
+		text := c.SQL(fmt.Sprintf(releaseSQL, held(leases[:n])))
+		if _, err := conn.Exec(ctx, text, leases[0].Build, instanceID); err != nil {
+			return err
+		}
+		leases = leases[n:]
+	}
+	return nil
+}
+
+// Owners implements [store.Leases].
+func (c *Core) Owners(ctx context.Context, build int64) (owners []store.Ownership, err error) {
+	err = c.Engine.Read(ctx, "read owners", func(conn Conn) error {
+		owners = nil
+		return each(ctx, conn, c.q.owners, []any{build}, func(r Rows) error {
+			var partition int64
+			var instance sql.NullString
+			var o store.Ownership
+			err := r.Scan(&partition, &instance, &o.Generation)
+			o.Partition, o.InstanceID = int(partition), instance.String
+			owners = append(owners, o)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return owners, nil
+}

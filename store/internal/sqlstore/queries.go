@@ -1,0 +1,148 @@
+package sqlstore
+
+// queries are the static statements, spelled once.
+type queries struct {
+	applied         string
+	insertMigration string
+	frozen          string
+	insertFrozen    string
+	insertTopic     string
+	insertCounter   string
+
+	now   string
+	topic string
+
+	version        string
+	snapshot       string
+	snapshotSeq    string
+	insertSnapshot string
+	updateSnapshot string
+	replaceAhead   string
+
+	consumer       string
+	consumers      string
+	insertConsumer string
+	updateLogic    string
+	insertBuild    string
+	drawBuild      string
+	build          string
+	tableOwner     string
+	claimTable     string
+	adopting       string
+	adopted        string
+	insertCheckpts string
+	countOwnership string
+	countCheckpts  string
+	lockTopic      string
+	checkpoints    string
+	checkpoint     string
+	lowest         string
+	halt           string
+	clearHalt      string
+	guardHolder    string
+
+	join         string
+	heartbeat    string
+	instances    string
+	joined       string
+	dropLapsed   string
+	dropInstance string
+	held         string
+	owners       string
+}
+
+const consumerColumns = `c.type, c.name, c.state, c.state_since_us, c.halt, c.epoch, c.live_build, c.plugin, c.digest, c.topics,
+ c.fingerprint_version, c.inputs_hash, c.keys_hash, c.tables_hash, c.logic_hash, b.tables`
+
+const consumerSQL = `SELECT ` + consumerColumns + ` FROM {{consumers}} c JOIN {{builds}} b ON b.id = c.live_build`
+
+// live is the condition that an instance counts as running, by the database's
+// clock.
+const live = `(ttl_us = 0 OR last_heartbeat_us + ttl_us > {{now}})`
+
+// The statements that insert the host's own rows are part of the schema script
+// as well, with their values put in.
+const (
+	insertMigrationSQL = `INSERT INTO {{schema_migrations}} (version, name, checksum, applied_us) VALUES (%d, '%s', '%s', {{now}})`
+	insertFrozenSQL    = `INSERT INTO {{partition_metadata}} (id, partitions, hash, key_encoding, position_mode) VALUES (1, %d, '%s', %d, '%s')`
+	insertTopicSQL     = `INSERT INTO {{topics}} (name, kind) VALUES ('events', 'events')`
+	insertCounterSQL   = `INSERT INTO {{counters}} (name, value) VALUES ('builds', 0)`
+)
+
+func newQueries(n *naming) queries {
+	return queries{
+		applied: n.sql(`SELECT version, name, checksum FROM {{schema_migrations}} ORDER BY version`),
+		frozen:  n.sql(`SELECT partitions, hash, key_encoding, position_mode FROM {{partition_metadata}} WHERE id = 1`),
+
+		now:   n.sql(`SELECT {{now}}`),
+		topic: n.sql(`SELECT name, kind, topic_start, end_position, high_water_mark FROM {{topics}}`),
+
+		version: n.sql(`SELECT COALESCE(max(sequence), 0) FROM {{events}} WHERE aggregate_type = {{?}} AND aggregate_id = {{?}}`),
+		snapshot: n.sql(`SELECT s.sequence, s.version, s.codec, s.codec_version, s.created_us, s.data, s.data_bytes,
+			(SELECT COALESCE(max(e.sequence), 0) FROM {{events}} e WHERE e.aggregate_type = {{?}} AND e.aggregate_id = {{?}})
+			FROM {{snapshots}} s WHERE s.aggregate_type = {{?}} AND s.aggregate_id = {{?}}`),
+		snapshotSeq: n.sql(`SELECT sequence FROM {{snapshots}} WHERE aggregate_type = {{?}} AND aggregate_id = {{?}}`),
+		insertSnapshot: n.sql(`INSERT INTO {{snapshots}} (sequence, version, codec, codec_version, created_us, data, data_bytes, aggregate_type, aggregate_id)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`),
+		updateSnapshot: n.sql(updateSnapshotSQL + ` AND sequence <= ?`),
+		replaceAhead:   n.sql(updateSnapshotSQL + ` AND sequence = ?`),
+
+		consumer:  n.sql(consumerSQL + ` WHERE c.type = {{?}} AND c.name = {{?}}`),
+		consumers: n.sql(consumerSQL + ` ORDER BY c.type, c.name`),
+		insertConsumer: n.sql(`INSERT INTO {{consumers}} (type, name, state, state_since_us, live_build, plugin, digest, topics,
+			fingerprint_version, inputs_hash, keys_hash, tables_hash, logic_hash) VALUES (?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`),
+		updateLogic: n.sql(`UPDATE {{consumers}} SET plugin = ?, digest = ?, logic_hash = ?, revision = revision + 1
+			WHERE type = {{?}} AND name = {{?}}`),
+		insertBuild: n.sql(`INSERT INTO {{builds}} (id, consumer_type, consumer_name, created_us, digest, tables) VALUES (?, ?, ?, ?, ?, ?)`),
+		drawBuild:   n.sql(`UPDATE {{counters}} SET value = value + 1 WHERE name = 'builds'`),
+		build:       n.sql(`SELECT value FROM {{counters}} WHERE name = 'builds'`),
+		tableOwner: n.sql(`SELECT t.consumer_type, t.consumer_name, c.plugin FROM {{read_model_tables}} t
+			LEFT JOIN {{consumers}} c ON c.type = t.consumer_type AND c.name = t.consumer_name WHERE t.name = {{?}}`),
+		claimTable: n.sql(`INSERT INTO {{read_model_tables}} (name, consumer_type, consumer_name, declared, build, adopting) VALUES (?, ?, ?, ?, ?, ?)`),
+		adopting:   n.sql(`SELECT adopting FROM {{read_model_tables}} WHERE name = {{?}}`),
+		adopted:    n.sql(`UPDATE {{read_model_tables}} SET adopting = NULL WHERE name = {{?}}`),
+		insertCheckpts: n.sql(`INSERT INTO {{checkpoints}} (build, topic, "partition")
+			SELECT build, ?, "partition" FROM {{ownership}} WHERE build = ?`),
+		countOwnership: n.sql(`SELECT count(*) FROM {{ownership}} WHERE build = ?`),
+		countCheckpts:  n.sql(`SELECT count(*) FROM {{checkpoints}} WHERE build = ?`),
+		// Retention locks the same row before it asks for the slowest
+		// checkpoint, so it sees ours, or we see what it deleted (H11).
+		lockTopic:   n.sql(`UPDATE {{topics}} SET topic_start = topic_start WHERE name = {{?}}`),
+		checkpoints: n.sql(`SELECT topic, "partition", position, epoch, effects_through FROM {{checkpoints}} WHERE build = ? ORDER BY topic, "partition"`),
+		checkpoint:  n.sql(`SELECT position FROM {{checkpoints}} WHERE build = ? AND topic = {{?}} AND "partition" = ?`),
+		lowest:      n.sql(`SELECT topic, min(position) FROM {{checkpoints}} WHERE build = ? GROUP BY topic`),
+		// The first halt stands, and an operator's pause is not displaced.
+		halt: n.sql(`UPDATE {{consumers}} SET state = 'halted', halt = ?, state_since_us = ?
+			WHERE type = {{?}} AND name = {{?}} AND state IN ('running', 'rebuilding')`),
+		clearHalt: n.sql(`UPDATE {{consumers}} SET state = 'running', halt = NULL, state_since_us = {{now}}
+			WHERE type = {{?}} AND name = {{?}} AND state = 'halted'`),
+		// Locks the lease against the next claim until the transaction ends. A
+		// lease that was released has no instance, whatever its generation.
+		guardHolder: n.sql(`UPDATE {{ownership}} SET generation = generation
+			WHERE build = ? AND "partition" = ? AND generation = ? AND instance_id IS NOT NULL
+			AND build IN (SELECT id FROM {{builds}} WHERE consumer_type = {{?}} AND consumer_name = {{?}})`),
+
+		join: n.sql(`INSERT INTO {{instances}} (id, host_name, started_us, ttl_us, last_heartbeat_us)
+			VALUES (?, ?, {{now}}, ?, {{now}})`),
+		heartbeat: n.sql(`UPDATE {{instances}} SET last_heartbeat_us = {{now}} WHERE id = {{?}}`),
+		joined:    n.sql(`SELECT count(*) FROM {{instances}} WHERE id = {{?}} AND ` + live),
+		instances: n.sql(`SELECT id, host_name, started_us, ttl_us, last_heartbeat_us, CASE WHEN ` + live + ` THEN 1 ELSE 0 END
+			FROM {{instances}} ORDER BY started_us, id`),
+		dropLapsed:   n.sql(`DELETE FROM {{instances}} WHERE NOT ` + live),
+		dropInstance: n.sql(`DELETE FROM {{instances}} WHERE id = {{?}}`),
+		held:         n.sql(`SELECT build, "partition", generation FROM {{ownership}} WHERE instance_id = {{?}} ORDER BY build, "partition"`),
+		owners:       n.sql(`SELECT "partition", instance_id, generation FROM {{ownership}} WHERE build = ? ORDER BY "partition"`),
+	}
+}
+
+const updateSnapshotSQL = `UPDATE {{snapshots}} SET sequence = ?, version = ?, codec = ?, codec_version = ?, created_us = ?, data = ?, data_bytes = ?
+ WHERE aggregate_type = {{?}} AND aggregate_id = {{?}}`
+
+const (
+	claimableSQL = `SELECT "partition", generation FROM {{ownership}} WHERE build = ? AND "partition" IN (%s)
+		AND (instance_id IS NULL OR instance_id = {{?}} OR instance_id NOT IN (SELECT id FROM {{instances}} WHERE ` + live + `))
+		ORDER BY "partition"`
+	claimSQL     = `UPDATE {{ownership}} SET instance_id = ?, generation = generation + 1 WHERE build = ? AND (%s)`
+	releaseSQL   = `UPDATE {{ownership}} SET instance_id = NULL WHERE build = ? AND instance_id = {{?}} AND (%s)`
+	ownershipSQL = `INSERT INTO {{ownership}} (build, "partition") VALUES %s`
+)

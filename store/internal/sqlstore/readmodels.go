@@ -1,0 +1,235 @@
+package sqlstore
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/projhost/projhost/readmodel"
+	"github.com/projhost/projhost/store"
+)
+
+// LoadRows implements [store.ReadModels].
+func (c *Core) LoadRows(ctx context.Context, t store.TableRef, keys []store.RowKey) (list []store.StoredRow, err error) {
+	if len(keys) == 0 {
+		return nil, nil
+	}
+	p := c.Plan(&t)
+	err = c.Engine.Read(ctx, "load rows", func(conn Conn) error {
+		list = make([]store.StoredRow, 0, len(keys))
+		for rest := keys; len(rest) > 0; {
+			size := readmodel.SelectSize(len(rest))
+			n := min(size, len(rest))
+			list, err = p.Collect(ctx, conn, list, p.SelectKeys(size), p.SelectArgs(nil, rest[:n], size, t.Epoch))
+			if err != nil {
+				return err
+			}
+			rest = rest[n:]
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+// ListChildren implements [store.ReadModels].
+func (c *Core) ListChildren(ctx context.Context, t store.TableRef, key, after string, limit int) (list []store.StoredRow, err error) {
+	p := c.Plan(&t)
+	if p.List == "" {
+		return nil, fmt.Errorf("list children: %s is no child table", t.Table.Name)
+	}
+	err = c.Engine.Read(ctx, "list children", func(conn Conn) error {
+		list, err = p.Collect(ctx, conn, nil, p.List, []any{key, after, t.Epoch, int64(limit)})
+		return err
+	})
+	return list, err
+}
+
+// FindUnique implements [store.ReadModels].
+func (c *Core) FindUnique(ctx context.Context, t store.TableRef, column int, row readmodel.Row) (store.StoredRow, error) {
+	p := c.Plan(&t)
+	q, err := c.Dialect.Rows.CompileTwins(t.Physical, t.Table, t.Epoch, column, row)
+	if err != nil {
+		return store.StoredRow{}, err
+	}
+	var list []store.StoredRow
+	err = c.Engine.Read(ctx, "find a unique value", func(conn Conn) (err error) {
+		list, err = p.Collect(ctx, conn, nil, q.SQL, q.Args)
+		return err
+	})
+	switch {
+	case err != nil:
+		return store.StoredRow{}, err
+	case len(list) == 0:
+		return store.StoredRow{}, fmt.Errorf("unique value in %s: %w", t.Table.Name, store.ErrNotFound)
+	}
+	return list[0], nil
+}
+
+// Empty implements [store.ReadModels].
+func (c *Core) Empty(ctx context.Context, t store.TableRef) (empty bool, err error) {
+	err = c.Engine.Read(ctx, "look into "+t.Physical, func(conn Conn) error {
+		var key string
+		found, err := one(ctx, conn, c.Plan(&t).Any, nil, &key)
+		empty = !found
+		return err
+	})
+	return empty && err == nil, err
+}
+
+// View implements [store.ReadModels].
+func (c *Core) View(ctx context.Context, id store.ConsumerID) (store.ReadView, error) {
+	const op = "open view"
+	conn, end, err := c.Engine.Snapshot(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	v := &view{core: c, ctx: ctx, conn: conn, end: end}
+	if err := v.begin(id); err != nil {
+		end()
+		return nil, Fail(c.Engine, op, false, err)
+	}
+	// A caller that forgot to close it would hold an old snapshot and one of few
+	// connections.
+	v.mu.Lock()
+	v.stop = context.AfterFunc(ctx, func() { _ = v.Close() })
+	v.mu.Unlock()
+	return v, nil
+}
+
+// view is a read-only transaction.
+type view struct {
+	core *Core
+	ctx  context.Context // of View: the view ends with it
+
+	mu        sync.Mutex // between its user and the end of ctx
+	stop      func() bool
+	conn      Conn // nil: closed
+	end       func()
+	consumer  store.Consumer
+	positions map[string]int64
+}
+
+// begin fixes the snapshot with its first query: the live build, its
+// checkpoints and the rows are all of one moment.
+func (v *view) begin(id store.ConsumerID) error {
+	r, err := v.core.loadConsumer(v.ctx, v.conn, id)
+	if err != nil {
+		return err
+	}
+	v.consumer = r.Consumer
+	v.positions = map[string]int64{}
+	return each(v.ctx, v.conn, v.core.q.lowest, []any{r.Build}, func(rows Rows) error {
+		var topic string
+		var lowest int64
+		err := rows.Scan(&topic, &lowest)
+		v.positions[topic] = lowest
+		return err
+	})
+}
+
+// use runs fn unless the view is closed.
+func (v *view) use(op string, fn func(conn Conn) error) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.conn == nil {
+		if err := v.ctx.Err(); err != nil {
+			return err
+		}
+		return fmt.Errorf("%s: the view is closed", op)
+	}
+	return Fail(v.core.Engine, op, false, fn(v.conn))
+}
+
+func (v *view) Close() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.stop()
+	if v.conn != nil {
+		v.end()
+		v.conn = nil
+	}
+	return nil
+}
+
+func (v *view) Consumer() store.Consumer { return v.consumer }
+
+func (v *view) Positions() map[string]int64 { return v.positions }
+
+func (v *view) Checkpoint(topic string, partition int) (position int64, err error) {
+	err = v.use("read checkpoint", func(conn Conn) error {
+		found, err := one(v.ctx, conn, v.core.q.checkpoint, []any{v.consumer.Build, topic, int64(partition)}, &position)
+		if err == nil && !found {
+			err = fmt.Errorf("checkpoint of %s, topic %s, partition %d: %w", v.consumer.ID, topic, partition, store.ErrNotFound)
+		}
+		return err
+	})
+	return position, err
+}
+
+// table finds a table by its declared name, whatever its case.
+func (v *view) table(name string) (*store.TableRef, *Plan, error) {
+	for i := range v.consumer.Tables {
+		if ref := &v.consumer.Tables[i]; strings.EqualFold(ref.Table.Name, name) {
+			return ref, v.core.Plan(ref), nil
+		}
+	}
+	return nil, nil, fmt.Errorf("table %q of %s: %w", name, v.consumer.ID, store.ErrNotFound)
+}
+
+func (v *view) Get(ctx context.Context, table string, key store.RowKey) (row store.StoredRow, err error) {
+	ref, p, err := v.table(table)
+	if err != nil {
+		return row, err
+	}
+	err = v.use("read row", func(conn Conn) error {
+		list, err := p.Collect(v.ctx, conn, nil, p.Get, append(p.KeyArgs(nil, key), ref.Epoch))
+		if err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			return fmt.Errorf("row %q of %s: %w", key.Key, table, store.ErrNotFound)
+		}
+		row = list[0]
+		return nil
+	})
+	return row, err
+}
+
+func (v *view) Children(ctx context.Context, table, key, after string, limit int) (list []store.StoredRow, err error) {
+	ref, p, err := v.table(table)
+	if err != nil {
+		return nil, err
+	}
+	if p.List == "" {
+		return nil, fmt.Errorf("children of %q: %s is no child table", key, table)
+	}
+	err = v.use("list children", func(conn Conn) error {
+		list, err = p.Collect(v.ctx, conn, nil, p.List, []any{key, after, ref.Epoch, int64(limit)})
+		return err
+	})
+	return list, err
+}
+
+func (v *view) Query(ctx context.Context, table string, q store.Query) (list []store.StoredRow, next string, err error) {
+	ref, p, err := v.table(table)
+	if err != nil {
+		return nil, "", err
+	}
+	q.Build = ref.Build
+	compiled, err := v.core.Dialect.Rows.CompileQuery(ref.Physical, ref.Table, ref.Epoch, q)
+	if err != nil {
+		return nil, "", err
+	}
+	err = v.use("query", func(conn Conn) error {
+		if list, err = p.Collect(v.ctx, conn, nil, compiled.SQL, compiled.Args); err != nil {
+			return err
+		}
+		list, next, err = compiled.Page(list)
+		return err
+	})
+	return list, next, err
+}
