@@ -1,0 +1,266 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/rules"
+	"github.com/projhost/projhost/store/internal/sqlstore"
+)
+
+// Apply implements [store.Batches].
+//
+// Promise: rows and checkpoints of a batch commit together or not at all (P1),
+// and only under the leases it was read with (P2). All of it is one flight: the
+// fence and the checkpoints fail as errors on the server (H1).
+func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
+	if err := rules.CheckBatch(b); err != nil {
+		return err
+	}
+	if b.Incarnation != s.Incarnation() {
+		return store.ErrIncarnation
+	}
+	e := s.engine
+	const op = "apply"
+	f, err := s.applyFlight(b)
+	if err != nil {
+		return err
+	}
+	defer f.free()
+	for try := 1; ; try++ {
+		committing := false
+		err := e.with(ctx, func(c *conn) error {
+			// Asked again: while this call waited, the connection may have been
+			// lost, and with it what the batch was read from.
+			if b.Incarnation != s.Incarnation() {
+				return store.ErrIncarnation
+			}
+			run, cancel := e.steady(ctx)
+			defer cancel()
+			failed, err := c.run(run, f.list...)
+			if err != nil {
+				c.rollback(run)
+			}
+			committing = failed >= len(f.list)-1
+			return f.meaning(failed, err)
+		})
+		var data *store.DataError
+		switch {
+		case err == nil:
+			return nil
+		case asData(err, &data):
+			if stale := s.outOfDate(ctx, f); stale != nil {
+				return stale
+			}
+			return data
+		}
+		if class, _ := e.Class(err); class == sqlstore.Retry && try < triesMax && pause(ctx, try) == nil {
+			continue
+		}
+		return sqlstore.Fail(e, op, committing, unlost(ctx, err))
+	}
+}
+
+func asData(err error, data **store.DataError) bool {
+	d, ok := err.(*store.DataError)
+	*data = d
+	return ok
+}
+
+// applyFlight are the statements of a batch and what their failure means.
+type applyFlight struct {
+	list        []*statement
+	fence       int
+	checkpoints int            // -1: none
+	tables      map[int]string // statement → table whose rows it writes
+	guard       *statement
+	arena       *arena
+}
+
+func (s *Store) applyFlight(b *store.Batch) (*applyFlight, error) {
+	f := &applyFlight{list: s.engine.beginWrite(), tables: map[int]string{}, checkpoints: -1, arena: arenas.Get().(*arena)}
+	f.arena.used = 0
+	f.fence = len(f.list)
+	f.list = append(f.list, s.leaseStatement(s.q.fence, b))
+	if err := s.writeStatements(f, b.Tables); err != nil {
+		f.free()
+		return nil, err
+	}
+	if len(b.Checkpoints) > 0 {
+		f.checkpoints = len(f.list)
+		f.list = append(f.list, s.checkpointStatement(s.q.moveCheckpoints, b, true))
+		f.guard = s.checkpointStatement(s.q.guardCheckpoints, b, true)
+	}
+	f.list = append(f.list, &statement{sql: "COMMIT"})
+	return f, nil
+}
+
+func (f *applyFlight) free() { arenas.Put(f.arena) }
+
+func (f *applyFlight) add(table string, st *statement) {
+	f.tables[len(f.list)] = table
+	f.list = append(f.list, st)
+}
+
+// meaning tells what a failure is by the place of the statement that failed.
+func (f *applyFlight) meaning(failed int, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case codeOf(err) == codeDivision && failed == f.fence:
+		return store.ErrFenced
+	case codeOf(err) == codeDivision && failed == f.checkpoints:
+		return store.ErrCheckpointMoved
+	}
+	if table, ok := f.tables[failed]; ok {
+		switch class, _ := classOf(err); class {
+		case sqlstore.Data, sqlstore.Duplicate:
+			return &store.DataError{Table: table, Err: err}
+		}
+	}
+	return err
+}
+
+// outOfDate tells whether a batch whose data was refused is stale besides: then
+// no message is to blame.
+func (s *Store) outOfDate(ctx context.Context, f *applyFlight) error {
+	list := append(s.engine.beginWrite(), f.list[f.fence])
+	if f.guard != nil {
+		list = append(list, f.guard)
+	}
+	check := *f
+	check.tables = nil
+	if check.checkpoints >= 0 {
+		check.checkpoints = check.fence + 1
+	}
+	list = append(list, &statement{sql: "ROLLBACK"})
+	err := s.engine.with(ctx, func(c *conn) error {
+		run, cancel := s.engine.steady(ctx)
+		defer cancel()
+		failed, err := c.run(run, list...)
+		if err != nil {
+			c.rollback(run)
+		}
+		return check.meaning(failed, err)
+	})
+	return sqlstore.Fail(s.engine, "apply", false, unlost(ctx, err))
+}
+
+func (s *Store) leaseStatement(sql string, b *store.Batch) *statement {
+	partitions, generations := newArray(oidInt4, len(b.Leases), 4), newArray(oidInt8, len(b.Leases), 8)
+	for _, l := range b.Leases {
+		partitions.addInt4(l.Partition)
+		generations.addInt8(l.Generation)
+	}
+	st := &statement{sql: sql}
+	st.int8(b.Build)
+	st.array(partitions)
+	st.array(generations)
+	st.text(b.InstanceID)
+	if sql == s.q.fence {
+		st.int8(int64(len(b.Leases)))
+	}
+	return st
+}
+
+func (s *Store) checkpointStatement(sql string, b *store.Batch, guard bool) *statement {
+	n := len(b.Checkpoints)
+	topics, partitions, from, to := newArray(oidText, n, 6), newArray(oidInt4, n, 4), newArray(oidInt8, n, 8), newArray(oidInt8, n, 8)
+	for _, c := range b.Checkpoints {
+		topics.addText(c.Topic)
+		partitions.addInt4(c.Partition)
+		from.addInt8(c.From)
+		to.addInt8(c.To)
+	}
+	st := &statement{sql: sql}
+	st.int8(b.Build)
+	for _, a := range []*array{topics, partitions, from, to} {
+		st.array(a)
+	}
+	if guard {
+		st.int8(b.Epoch)
+		st.int8(int64(n))
+	}
+	return st
+}
+
+// Settle implements [store.Batches]. The fence lock is waited for in a
+// transaction of its own kind: once it is had, the attempt has ended, and the
+// checkpoints are read by a statement that begins after that (H2).
+func (s *Store) Settle(ctx context.Context, b *store.Batch) (store.Outcome, error) {
+	if err := rules.CheckBatch(b); err != nil {
+		return store.OutcomeLost, err
+	}
+	e := s.engine
+	var held int64
+	from, to, other := 0, 0, 0
+	leases := s.leaseStatement(s.q.lockLeases, b)
+	leases.row = func(v [][]byte) error { held = int8Of(v[0]); return nil }
+	points := s.checkpointStatement(s.q.checkpoints, b, false)
+	points.row = func(v [][]byte) error {
+		position := int8Of(v[0])
+		switch {
+		case int8Of(v[1]) != b.Epoch:
+			other++
+		case position == int8Of(v[2]):
+			from++
+		case position == int8Of(v[3]):
+			to++
+		default:
+			other++
+		}
+		return nil
+	}
+	list := append(e.beginWrite(), leases, points, &statement{sql: "COMMIT"})
+	for try := 1; ; try++ {
+		err := e.with(ctx, func(c *conn) error {
+			held, from, to, other = 0, 0, 0, 0
+			run, cancel := e.steady(ctx)
+			defer cancel()
+			_, err := c.run(run, list...)
+			if err != nil {
+				c.rollback(run)
+			}
+			return err
+		})
+		if err == nil {
+			break
+		}
+		if class, _ := e.Class(err); class == sqlstore.Retry && try < triesMax && pause(ctx, try) == nil {
+			continue
+		}
+		return store.OutcomeLost, sqlstore.Fail(e, "settle", false, unlost(ctx, err))
+	}
+	switch n := len(b.Checkpoints); {
+	case n == 0 || held != int64(len(b.Leases)):
+	case to == n:
+		return store.OutcomeCommitted, nil
+	case from == n:
+		return store.OutcomeNotCommitted, nil
+	}
+	return store.OutcomeLost, nil
+}
+
+// arena keeps the memory of arrays between batches.
+type arena struct {
+	arrays []*array
+	used   int
+}
+
+var arenas = sync.Pool{New: func() any { return new(arena) }}
+
+func (a *arena) array(oid uint32) *array {
+	if a.used == len(a.arrays) {
+		a.arrays = append(a.arrays, newArray(oid, 0, 0))
+	}
+	x := a.arrays[a.used]
+	a.used++
+	x.oid, x.n, x.null, x.buf = oid, 0, false, x.buf[:arrayHeader]
+	return x
+}
+
+func notRow(table string, key string, err error) error {
+	return fmt.Errorf("table %s, row %q: %w", table, key, err)
+}

@@ -1,0 +1,166 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/projhost/projhost/readmodel"
+	"github.com/projhost/projhost/store/internal/sqlstore"
+)
+
+func dialect() *sqlstore.Dialect {
+	return &sqlstore.Dialect{
+		Name: "postgres",
+		Rows: readmodel.Postgres,
+		// Not the transaction's time: leases are compared with it.
+		Now:          "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+		Greatest:     "greatest",
+		Schema:       schemaFiles,
+		ScriptBegin:  "BEGIN;",
+		ScriptEnd:    "COMMIT;",
+		PositionMode: "sequence",
+		Describe:     describe,
+		Find:         find,
+		Adopt:        adopt,
+		ViewIs:       viewIs,
+	}
+}
+
+// The first schema of the search path is where tables are made, so it is where
+// they are looked for; what other schemas have is not ours.
+const (
+	columnsSQL = `SELECT a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod), NOT a.attnotnull, a.atthasdef OR a.attidentity <> '',
+ coalesce(array_position(p.indkey::int2[], a.attnum) + 1, 0)::bigint, coalesce(l.collname::text, ''), coalesce(l.collcollate::text, '')
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid
+ LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation
+ LEFT JOIN pg_catalog.pg_index p ON p.indrelid = c.oid AND p.indisprimary
+WHERE c.relnamespace = current_schema()::regnamespace AND c.relname = $1 AND c.relkind IN ('r', 'p') AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum`
+
+	indexesSQL = `SELECT i.relname::text, x.indisunique, x.indpred IS NOT NULL, coalesce(a.attname::text, '')
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_index x ON x.indrelid = c.oid JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid
+ CROSS JOIN LATERAL generate_series(0, x.indnatts - 1) n
+ LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = x.indkey[n]
+WHERE c.relnamespace = current_schema()::regnamespace AND c.relname = $1 AND c.relkind IN ('r', 'p') AND x.indisvalid
+ORDER BY i.relname, n`
+
+	defaultCollationSQL = `SELECT datcollate::text FROM pg_catalog.pg_database WHERE datname = current_database()`
+
+	findSQL = `SELECT kind, name FROM (
+ SELECT CASE c.relkind WHEN 'r' THEN 'table' WHEN 'p' THEN 'table' WHEN 'v' THEN 'view' WHEN 'm' THEN 'materialized view' WHEN 'i' THEN 'index'
+  WHEN 'I' THEN 'index' WHEN 'S' THEN 'sequence' WHEN 'f' THEN 'foreign table' ELSE 'type' END AS kind, c.relname::text AS name
+ FROM pg_catalog.pg_class c WHERE c.relnamespace = current_schema()::regnamespace AND lower(c.relname) = lower($1) AND c.relkind <> 't'
+ UNION ALL
+ SELECT 'type', t.typname::text FROM pg_catalog.pg_type t WHERE t.typnamespace = current_schema()::regnamespace AND lower(t.typname) = lower($1)
+  AND t.typrelid = 0 AND t.typelem = 0) o ORDER BY name <> $1, kind LIMIT 1`
+
+	viewSQL = `SELECT pg_catalog.pg_get_viewdef(c.oid), current_schema()::text FROM pg_catalog.pg_class c
+WHERE c.relnamespace = current_schema()::regnamespace AND c.relname = $1 AND c.relkind = 'v'`
+)
+
+func describe(ctx context.Context, c sqlstore.Conn, table string) (t readmodel.ActualTable, err error) {
+	usual := ""
+	err = each(ctx, c, defaultCollationSQL, nil, func(r sqlstore.Rows) error { return r.Scan(&usual) })
+	if err != nil {
+		return t, err
+	}
+	err = each(ctx, c, columnsSQL, []any{table}, func(r sqlstore.Rows) error {
+		var column readmodel.ActualColumn
+		var primary int64
+		var collation, sorts string
+		if err := r.Scan(&column.Name, &column.Type, &column.Nullable, &column.HasDefault, &primary, &collation, &sorts); err != nil {
+			return err
+		}
+		if collation == "default" {
+			collation = usual
+		}
+		column.PrimaryKey, column.Collation = int(primary), collation
+		t.Columns = append(t.Columns, column)
+		return nil
+	})
+	if err != nil {
+		return t, err
+	}
+	err = each(ctx, c, indexesSQL, []any{table}, func(r sqlstore.Rows) error {
+		var index readmodel.ActualIndex
+		var column string
+		if err := r.Scan(&index.Name, &index.Unique, &index.Partial, &column); err != nil {
+			return err
+		}
+		if n := len(t.Indexes); n == 0 || t.Indexes[n-1].Name != index.Name {
+			t.Indexes = append(t.Indexes, index)
+		}
+		last := &t.Indexes[len(t.Indexes)-1]
+		last.Columns = append(last.Columns, column) // "" for an expression
+		return nil
+	})
+	return t, err
+}
+
+func find(ctx context.Context, c sqlstore.Conn, name string) (kind, spelled string, err error) {
+	err = each(ctx, c, findSQL, []any{name}, func(r sqlstore.Rows) error { return r.Scan(&kind, &spelled) })
+	return kind, spelled, err
+}
+
+// viewIs compares the view's query with ours. The server spells it its own way,
+// each version another: names with or without their table's, quoted or not.
+func viewIs(ctx context.Context, c sqlstore.Conn, public, physical string, t *readmodel.Table) (bool, error) {
+	have, schema := "", ""
+	err := each(ctx, c, viewSQL, []any{public}, func(r sqlstore.Rows) error { return r.Scan(&have, &schema) })
+	if err != nil || have == "" {
+		return false, err
+	}
+	// What our own statement would be, spelled the same way.
+	ours := readmodel.Postgres.CreateView(public, physical, t)
+	want := ours[len(ours)-1]
+	want = want[strings.Index(want, " AS\n")+4:]
+	return slices.Equal(spelling(have, physical, schema), spelling(want, physical, schema)), nil
+}
+
+// spelling reduces a query to its words, without what the server adds to names.
+func spelling(query, physical, schema string) []string {
+	query = strings.NewReplacer(`"`, "", ";", " ", ",", " , ", "\n", " ").Replace(query)
+	words := strings.Fields(query)
+	for i, w := range words {
+		w = strings.TrimPrefix(w, schema+".")
+		words[i] = strings.TrimPrefix(w, physical+".")
+	}
+	return words
+}
+
+// adopt renames a user's table. By itself the server would change users' views
+// along with the name, and they would read this build's table for ever; so they
+// are made anew by their own text, in place, which keeps their grants and what
+// is built on them: the name in it is then the public view's, which stands in
+// with all columns until the build's own takes its place. The view gets the
+// privileges of reading that the table had.
+func adopt(from, to string) []string {
+	return []string{fmt.Sprintf(`DO $projhost$
+DECLARE
+ users regclass[]; texts text[]; r record; n int;
+BEGIN
+ SELECT array_agg(v.oid::regclass ORDER BY v.oid), array_agg(pg_get_viewdef(v.oid) ORDER BY v.oid) INTO users, texts FROM (
+  SELECT DISTINCT w.ev_class AS oid FROM pg_depend d JOIN pg_rewrite w ON w.oid = d.objid JOIN pg_class c ON c.oid = w.ev_class
+  WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = %[1]s::regclass AND c.relkind = 'v') v;
+ ALTER TABLE %[2]s RENAME TO %[3]s;
+END $projhost$`, literal(readmodel.Postgres.Quote(from)), readmodel.Postgres.Quote(from), readmodel.Postgres.Quote(to))}
+}
+
+func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+// each runs a query and hands over its rows.
+func each(ctx context.Context, c sqlstore.Conn, sql string, args []any, row func(sqlstore.Rows) error) error {
+	rows, err := c.Query(ctx, sql, args...)
+	if err != nil {
+		return err
+	}
+	for rows.Next() {
+		if err := row(rows); err != nil {
+			_ = rows.Close()
+			return err
+		}
+	}
+	return rows.Close()
+}

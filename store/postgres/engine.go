@@ -1,0 +1,407 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/projhost/projhost/store/internal/sqlstore"
+)
+
+// engine is the pool of connections for work, and what the common roles ask of
+// a database.
+type engine struct {
+	pool   *pgxpool.Pool
+	direct *pgx.ConnConfig // of connections that go past a pooler
+	named  bool
+	// local sets in each write transaction what a session behind a pooler
+	// cannot keep; "" where the session has it.
+	local   string
+	timeout time.Duration
+	raise   func()
+
+	closeOnce sync.Once
+	closed    chan struct{}
+}
+
+var errClosed = errors.New("the store is closed")
+
+// acquire takes a connection of the pool. One that was idle for long was
+// tried before.
+func (e *engine) acquire(ctx context.Context) (*conn, func(), error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
+	pc, err := e.pool.Acquire(ctx)
+	if err != nil {
+		select {
+		case <-e.closed:
+			return nil, nil, errClosed
+		default:
+		}
+		if cause := ctx.Err(); cause != nil {
+			return nil, nil, fmt.Errorf("wait for a connection: %w", cause)
+		}
+		return nil, nil, err
+	}
+	c := newConn(pc.Conn().PgConn(), e.named)
+	return c, func() {
+		if len(c.ses.prepared) > maxPrepared {
+			_ = c.pg.Close(context.Background())
+		}
+		pc.Release()
+	}, nil
+}
+
+// with runs fn with a connection. A connection that was dead before its first
+// statement is replaced; any other loss begins a new incarnation.
+func (e *engine) with(ctx context.Context, fn func(c *conn) error) error {
+	for {
+		c, release, err := e.acquire(ctx)
+		if err != nil {
+			return err
+		}
+		err = func() error {
+			defer release()
+			defer func() {
+				if p := recover(); p != nil { // what the connection is in the middle of is not known
+					_ = c.pg.Close(context.Background())
+					panic(p)
+				}
+			}()
+			return fn(c)
+		}()
+		var lost *lostError
+		if errors.As(err, &lost) && lost.safe && ctx.Err() == nil {
+			continue
+		}
+		e.noteLoss(ctx, err)
+		return err
+	}
+}
+
+// noteLoss begins a new incarnation if the server or the way to it went away.
+// A connection that we cut ourselves, because the caller went away, does not
+// count.
+func (e *engine) noteLoss(ctx context.Context, err error) {
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	if class, _ := e.Class(err); class == sqlstore.Lost {
+		e.raise()
+	}
+}
+
+// steady is a context for a transaction that has begun: it outlives ctx's end
+// for a while, since what became of the transaction has to be known.
+func (e *engine) steady(ctx context.Context) (context.Context, context.CancelFunc) {
+	if ctx.Done() == nil {
+		return ctx, func() {}
+	}
+	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var timer *time.Timer
+	var mu sync.Mutex
+	stop := context.AfterFunc(ctx, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		timer = time.AfterFunc(e.timeout, cancel)
+	})
+	return out, func() {
+		stop()
+		mu.Lock()
+		defer mu.Unlock()
+		if timer != nil {
+			timer.Stop()
+		}
+		cancel()
+	}
+}
+
+// Times of trying again what the database gave up.
+const (
+	triesMax  = 8
+	pauseMin  = 2 * time.Millisecond
+	pauseMost = 100 * time.Millisecond
+)
+
+// pause waits before the n-th try, longer each time, and not in step with others.
+func pause(ctx context.Context, n int) error {
+	d := min(pauseMin<<min(n, 10), pauseMost)
+	select {
+	case <-time.After(d/2 + rand.N(d)):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Read implements [sqlstore.Engine].
+func (e *engine) Read(ctx context.Context, op string, fn func(sqlstore.Conn) error) error {
+	for try := 1; ; try++ {
+		err := e.with(ctx, func(c *conn) error { return fn(&sqlConn{c: c}) })
+		if try < triesMax && e.again(ctx, err, try) {
+			continue
+		}
+		return sqlstore.Fail(e, op, false, unlost(ctx, err))
+	}
+}
+
+// unlost gives a caller that went away its own reason.
+func unlost(ctx context.Context, err error) error {
+	if cause := ctx.Err(); err != nil && cause != nil && !errors.Is(err, cause) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}
+
+// again tells whether a call is to be tried once more, and waits.
+func (e *engine) again(ctx context.Context, err error, try int) bool {
+	if err == nil {
+		return false
+	}
+	class, _ := e.Class(err)
+	return class == sqlstore.Retry && pause(ctx, try) == nil
+}
+
+// Write implements [sqlstore.Engine].
+func (e *engine) Write(ctx context.Context, op string, fn func(sqlstore.Conn) error) error {
+	for try := 1; ; try++ {
+		committing := false
+		err := e.with(ctx, func(c *conn) error {
+			run, cancel := e.steady(ctx)
+			defer cancel()
+			sc := &sqlConn{c: c, ctx: run, begin: e.beginWrite()}
+			if err := fn(sc); err != nil {
+				c.rollback(run)
+				return err
+			}
+			if sc.begin != nil {
+				return nil // no statement was run
+			}
+			committing = true
+			return sc.commit()
+		})
+		if try < triesMax && !errors.As(err, new(*lostError)) && e.again(ctx, err, try) {
+			continue
+		}
+		return sqlstore.Fail(e, op, committing, err)
+	}
+}
+
+// beginWrite are the statements that begin a write transaction.
+func (e *engine) beginWrite() []*statement {
+	list := []*statement{{sql: "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"}}
+	if e.local != "" {
+		list = append(list, &statement{sql: e.local})
+	}
+	return list
+}
+
+const beginSnapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+// Snapshot implements [sqlstore.Engine].
+func (e *engine) Snapshot(ctx context.Context, op string) (sqlstore.Conn, func(), error) {
+	c, release, err := e.acquire(ctx)
+	if err != nil {
+		return nil, nil, sqlstore.Fail(e, op, false, err)
+	}
+	sc := &sqlConn{c: c, begin: []*statement{{sql: beginSnapshot}}, failed: func(ctx context.Context, err error) { e.noteLoss(ctx, err) }}
+	var once sync.Once
+	return sc, func() {
+		once.Do(func() {
+			end, cancel := context.WithTimeout(context.Background(), e.timeout)
+			defer cancel()
+			if sc.open != nil {
+				_ = sc.open.Close()
+			}
+			c.rollback(end)
+			release()
+		})
+	}, nil
+}
+
+// Lock implements [sqlstore.Engine] by a session's advisory lock, on a
+// connection of its own.
+func (e *engine) Lock(ctx context.Context, name string) (func() error, error) {
+	op := "lock " + name
+	pc, err := pgx.ConnectConfig(ctx, e.direct)
+	if err != nil {
+		return nil, sqlstore.Fail(e, op, false, unlost(ctx, err))
+	}
+	h := fnv.New64a()
+	h.Write([]byte("projhost\x00" + name))
+	c := newConn(pc.PgConn(), false)
+	lock := &statement{sql: "SELECT pg_advisory_lock($1)"}
+	lock.int8(int64(h.Sum64()))
+	// The wait is the caller's to end, not the session's limit.
+	if _, err = c.run(ctx, &statement{sql: "SET lock_timeout = 0"}); err == nil {
+		_, err = c.run(ctx, lock)
+	}
+	if err != nil {
+		_ = pc.Close(context.Background())
+		return nil, sqlstore.Fail(e, op, false, unlost(ctx, err))
+	}
+	return func() error {
+		end, cancel := context.WithTimeout(context.Background(), e.timeout)
+		defer cancel()
+		return pc.Close(end)
+	}, nil
+}
+
+// Class implements [sqlstore.Engine].
+func (e *engine) Class(err error) (sqlstore.Class, string) { return classOf(err) }
+
+// Close implements [sqlstore.Engine].
+func (e *engine) Close() error {
+	e.closeOnce.Do(func() {
+		close(e.closed)
+		e.pool.Close()
+	})
+	return nil
+}
+
+// sqlConn is a connection for the common roles, one statement at a time.
+type sqlConn struct {
+	c      *conn
+	ctx    context.Context // of a write transaction; nil: the caller's
+	begin  []*statement    // goes with the first statement
+	open   *sqlRows
+	failed func(ctx context.Context, err error)
+}
+
+func (s *sqlConn) query(ctx context.Context, text string, args []any) (*sqlRows, error) {
+	if s.open != nil {
+		return nil, errors.New("a statement while the rows of another are read")
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if s.ctx != nil {
+		ctx = s.ctx
+	}
+	st := &statement{sql: text}
+	for i, a := range args {
+		if err := st.addAny(a); err != nil {
+			return nil, fmt.Errorf("argument %d of %q: %w", i+1, text, err)
+		}
+	}
+	list := append(s.begin[:len(s.begin):len(s.begin)], st)
+	n := len(s.begin)
+	s.begin = nil
+	r, err := s.c.send(ctx, list)
+	if err != nil {
+		return nil, s.fail(ctx, err)
+	}
+	for range n {
+		rr, err := r.next()
+		if err == nil {
+			_, err = rr.Close()
+		}
+		if err != nil {
+			return nil, s.fail(ctx, r.fail(err))
+		}
+	}
+	rr, err := r.next()
+	if err != nil {
+		return nil, s.fail(ctx, r.fail(err))
+	}
+	s.open = &sqlRows{s: s, r: r, rr: rr}
+	for _, f := range rr.FieldDescriptions() {
+		s.open.oids = append(s.open.oids, f.DataTypeOID)
+	}
+	return s.open, nil
+}
+
+func (s *sqlConn) fail(ctx context.Context, err error) error {
+	if s.failed != nil {
+		s.failed(ctx, err)
+	}
+	return err
+}
+
+func (s *sqlConn) Exec(ctx context.Context, text string, args ...any) (int64, error) {
+	rows, err := s.query(ctx, text, args)
+	if err != nil {
+		return 0, err
+	}
+	err = rows.Close()
+	return rows.tag.RowsAffected(), err
+}
+
+func (s *sqlConn) Query(ctx context.Context, text string, args ...any) (sqlstore.Rows, error) {
+	rows, err := s.query(ctx, text, args)
+	if err != nil {
+		return nil, err
+	}
+	return rows, nil
+}
+
+// commit ends a write transaction. The server answers COMMIT of a transaction
+// that has failed by rolling it back, without an error.
+func (s *sqlConn) commit() error {
+	st := &statement{sql: "COMMIT"}
+	if _, err := s.c.run(s.ctx, st); err != nil {
+		s.c.rollback(s.ctx)
+		return err
+	}
+	if st.tag != "COMMIT" {
+		return errors.New("the transaction had failed: the server rolled it back")
+	}
+	return nil
+}
+
+// sqlRows is the result of one statement.
+type sqlRows struct {
+	s    *sqlConn
+	r    *reply
+	rr   *pgconn.ResultReader
+	oids []uint32
+	tag  pgconn.CommandTag
+	err  error
+	done bool
+}
+
+func (r *sqlRows) Next() bool { return r.err == nil && !r.done && r.rr.NextRow() }
+
+func (r *sqlRows) Scan(dest ...any) error {
+	values := r.rr.Values()
+	if len(dest) != len(values) {
+		return fmt.Errorf("%d columns for %d variables", len(values), len(dest))
+	}
+	for i, b := range values {
+		v, err := decode(r.oids[i], b)
+		if err == nil {
+			err = assign(dest[i], v)
+		}
+		if err != nil {
+			return fmt.Errorf("column %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+func (r *sqlRows) Close() error {
+	if r.done {
+		return r.err
+	}
+	r.done = true
+	r.s.open = nil
+	tag, err := r.rr.Close()
+	r.tag = tag
+	if err != nil {
+		r.err = r.s.fail(r.r.ctx, r.r.fail(err))
+		return r.err
+	}
+	if err := r.r.p.Close(); err != nil {
+		r.err = r.s.fail(r.r.ctx, fault(r.r.ctx, err))
+	}
+	return r.err
+}

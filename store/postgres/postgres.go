@@ -1,0 +1,115 @@
+// Package postgres is the driver for PostgreSQL 14 to 18.
+//
+// It speaks the protocol itself (pgx): an append or a batch of a lane goes to
+// the server in one flight, from BEGIN to COMMIT, with guards that fail as errors
+// on the server, so nothing stale commits (P1, P2). Positions come from an
+// identity column and appends never wait for each other; readers see what the
+// high-water mark of package mark allows (P4).
+//
+// Any number of hosts share a database. Work may go through a pooler in
+// transaction mode; the detector and locks need a session and go past it.
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/rules"
+	"github.com/projhost/projhost/store/internal/sqlstore"
+	"github.com/projhost/projhost/store/postgres/internal/mark"
+)
+
+// Options say which database to open and what to expect there.
+type Options struct {
+	// DSN is a connection string, a URL or key=value pairs. Tables are made in
+	// the first schema of its search_path.
+	DSN string
+	// DirectDSN reaches the same database past a pooler. "": DSN is direct.
+	DirectDSN string
+	// TablePrefix precedes the host's tables; it is used as it stands.
+	TablePrefix string
+	// ReadModelPrefix precedes the tables of read models.
+	ReadModelPrefix string
+	// NeverInitialize checks the schema at start instead of creating it.
+	NeverInitialize bool
+	// Partitions is N; the first start freezes it. 0: what the database has,
+	// 256 for a new one.
+	Partitions int
+	// MaxEvent bounds an event's data and metadata, bytes. 0: 1 MiB.
+	MaxEvent int
+	// MaxOpenConns bounds the connections for work; a few more go past a pooler.
+	// 0: by the number of processors.
+	MaxOpenConns int
+	// Timeout is what the server allows an idle transaction and a wait for a lock,
+	// so that a frozen host holds up nobody for ever. 0: 15 s.
+	Timeout time.Duration
+	// Logf gets what an operator should see and no caller is told. nil: nobody.
+	Logf func(format string, args ...any)
+}
+
+// Store is an open database. It implements [store.Store].
+type Store struct {
+	*sqlstore.Core
+	opt      Options
+	engine   *engine
+	q        queries
+	sequence string // quoted, with its schema
+	wakes    rules.Wakes
+	detector *mark.Detector
+	plans    sync.Map // physical table → *rowPlan
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+var _ store.Store = (*Store)(nil)
+
+// Wake implements [store.Topics].
+func (s *Store) Wake(topic string) <-chan struct{} { return s.wakes.Wait(topic) }
+
+// Close waits for the calls that run and closes the connections.
+func (s *Store) Close() error {
+	s.closeOnce.Do(func() {
+		if s.detector != nil {
+			s.detector.Close()
+		}
+		s.closeErr = s.engine.Close()
+	})
+	return s.closeErr
+}
+
+// tables puts the prefix into SQL: {{name}} is one of the host's tables.
+func tables(prefix, text string) string {
+	return strings.NewReplacer("{{", `"`+prefix, "}}", `"`).Replace(text)
+}
+
+// guarded makes a query fail where a condition on its rows does not hold: the
+// division by zero is an error inside the transaction, so COMMIT, which goes in
+// the same flight, does not take effect (H1).
+func guarded(condition, rows string) string {
+	return fmt.Sprintf("SELECT 1 / (%s)::int FROM (%s) g", condition, rows)
+}
+
+func (s *Store) logf(format string, args ...any) {
+	if s.opt.Logf != nil {
+		s.opt.Logf(format, args...)
+	}
+}
+
+// Check implements [store.Store].
+func (s *Store) Check(ctx context.Context) error {
+	if err := s.CheckSchema(ctx); err != nil {
+		return err
+	}
+	if err := s.checkServer(ctx); err != nil {
+		return err
+	}
+	if st := s.detector.State(); st.Err != nil {
+		return fmt.Errorf("high-water mark of topic %s stands still: %w", store.EventsTopic, st.Err)
+	}
+	return nil
+}
