@@ -165,8 +165,20 @@ func (b *run) all(ctx context.Context, db engine) (*Report, error) {
 		return nil, err
 	}
 	b.report.Driver, b.report.Server = b.data.info.Driver, b.data.info.ServerVersion
-	if err := b.profiled(func() error { return b.rounds(ctx, contenders) }); err != nil {
+	if err := b.profiled(func() error { return b.measureAll(ctx, contenders) }); err != nil {
 		return nil, err
+	}
+	for _, src := range sources {
+		if p := b.loader.reports[src.name]; p != nil {
+			b.report.Plugins = append(b.report.Plugins, *p)
+		}
+	}
+	return &b.report, nil
+}
+
+func (b *run) measureAll(ctx context.Context, contenders []contender) error {
+	if err := b.rounds(ctx, contenders); err != nil {
+		return err
 	}
 	b.summarise(contenders)
 	for _, extra := range []struct {
@@ -175,16 +187,11 @@ func (b *run) all(ctx context.Context, db engine) (*Report, error) {
 	}{{b.AppendFor > 0, b.appends}, {b.Appends > 0, b.latencies}, {b.IdleFor > 0, b.idle}} {
 		if extra.wanted {
 			if err := extra.measure(ctx); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	for _, src := range sources {
-		if p := b.loader.reports[src.name]; p != nil {
-			b.report.Plugins = append(b.report.Plugins, *p)
-		}
-	}
-	return &b.report, nil
+	return nil
 }
 
 func (b *run) progress(done, total int64, what string) {

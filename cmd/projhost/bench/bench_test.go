@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/projhost/projhost/internal/dbtest"
 )
 
 func small(t *testing.T) Options {
@@ -159,29 +161,83 @@ func TestDifferentWorkIsRefused(t *testing.T) {
 	})
 }
 
+// engines gives every database that tests can have here.
+func engines(t *testing.T, f func(t *testing.T, db engine)) {
+	for driver, dsn := range map[string]func(testing.TB) string{
+		"sqlite": func(testing.TB) string { return "" }, "postgres": dbtest.Postgres, "mysql": dbtest.MySQL,
+	} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			db, err := newEngine(t.Context(), driver, dsn(t), t.TempDir())
+			require.NoError(t, err)
+			defer func() { require.NoError(t, db.close()) }()
+			f(t, db)
+		})
+	}
+}
+
 // The baseline's guards hold: it does the same work, not just the same rows.
 func TestNativeGuards(t *testing.T) {
-	on(t, 50, 5, func(d *dataset, dsn string) {
-		s, err := d.connect(t.Context(), dsn)
+	engines(t, func(t *testing.T, db engine) {
+		s, err := db.connect(t.Context(), db.template())
 		require.NoError(t, err)
 		defer func() { require.NoError(t, s.close()) }()
 		require.NoError(t, s.create(t.Context()))
-		row := []nativeAccount{{key: "a", owner: "o", status: "open", position: 1, partition: 7, indexed: true}}
+		row := []nativeAccount{{key: "a", owner: `O'Neill \`, status: "open", position: 1, partition: 7, indexed: true}}
 		var at checkpoints
 		require.NoError(t, s.apply(t.Context(), row, at.moves(row)))
 		require.Equal(t, int64(1), at[7])
+		stored := []string{"a", `O'Neill \`, "open", "0.00", "0", "1970-01-01 00:00:00.000000", "1", "0", "0"}
+		holds := func() {
+			require.NoError(t, s.rows(t.Context(), nativeTable, func(v []string) { require.Equal(t, stored, v) }))
+		}
+		holds()
 
 		row[0].position = 2
 		moves := at.moves(row)
-		refused := func(change, told string) {
+		refused := func(change string) {
 			require.NoError(t, s.exec(t.Context(), change))
-			require.ErrorContains(t, s.apply(t.Context(), row, moves), told)
-			require.ErrorContains(t, s.applyOne(t.Context(), &nativeEvent{position: 2, account: "a", kind: "closed", partition: 7}, 1), told)
-			require.NoError(t, s.rows(t.Context(), nativeTable, func(v []string) { require.Equal(t, "1", v[6]) }))
+			require.Error(t, s.apply(t.Context(), row, moves))
+			require.Error(t, s.applyOne(t.Context(), &nativeEvent{position: 2, account: "a", kind: "closed", partition: 7}, 1))
+			holds()
 		}
-		refused(`UPDATE native_checkpoints SET position = 9 WHERE partition = 7`, "the checkpoint of partition 7 is not 1")
+		refused(`UPDATE native_checkpoints SET position = 9`)
 		require.NoError(t, s.exec(t.Context(), `UPDATE native_checkpoints SET position = 1`))
-		refused(`UPDATE native_leases SET generation = 2 WHERE partition = 200`, "integer overflow")
+		refused(`UPDATE native_leases SET generation = 2 WHERE instance = 'me' AND generation = 1`)
+		require.NoError(t, s.exec(t.Context(), `UPDATE native_leases SET generation = 1`))
+		require.NoError(t, s.apply(t.Context(), row, moves))
+		require.NoError(t, s.applyOne(t.Context(), &nativeEvent{position: 3, account: "a", kind: "closed", partition: 7}, 2))
+		stored = []string{"a", `O'Neill \`, "closed", "0.00", "1", "1970-01-01 00:00:00.000000", "3", "0", "0"}
+		holds()
+	})
+}
+
+// Nobody's statements but those of a passed connection are counted, and all of
+// those.
+func TestStatementsAreCounted(t *testing.T) {
+	engines(t, func(t *testing.T, db engine) {
+		counted, ok := db.(counter)
+		if !ok {
+			t.Log("its statements are on no wire")
+			return
+		}
+		line, err := listenCounting(counted)
+		require.NoError(t, err)
+		s, err := db.connect(t.Context(), counted.through(db.template(), line.listener.Addr().String()))
+		require.NoError(t, err)
+		require.NoError(t, s.create(t.Context()))
+		before := line.statements.Load()
+		row := []nativeAccount{{key: "a", position: 1}}
+		var at checkpoints
+		require.NoError(t, s.apply(t.Context(), row, at.moves(row)))
+		require.GreaterOrEqual(t, line.statements.Load()-before, int64(5), "a transaction, its guards, its rows")
+		before = line.statements.Load()
+		for range 3 {
+			require.NoError(t, s.exec(t.Context(), "DELETE FROM native_accounts"))
+		}
+		require.Equal(t, before+3, line.statements.Load())
+		require.NoError(t, s.close())
+		require.NoError(t, line.close())
 	})
 }
 
