@@ -30,11 +30,16 @@ func (d *Dialect) CreateTable(physical string, t *Table) []string {
 	for _, name := range []string{PositionColumn, UpdatedColumn, EpochColumn} {
 		line(name, d.integer, true)
 	}
+	key := t.keyColumns()
+	if d.rowHash != "" && t.Parent != nil {
+		b.WriteString("  " + d.Quote(rowColumn) + " AS " + d.rowHash + ",\n")
+		key = []string{rowColumn}
+	}
 	b.WriteString("  PRIMARY KEY ")
-	if d.nonclustered && t.Parent != nil {
+	if d.nonclustered && key[0] != rowColumn {
 		b.WriteString("NONCLUSTERED ")
 	}
-	b.WriteString("(" + d.quoteAll(t.keyColumns()) + ")\n)")
+	b.WriteString("(" + d.quoteAll(key) + ")\n)")
 	if d.tableOptions != nil {
 		b.WriteString(d.tableOptions(t))
 	}
@@ -62,6 +67,10 @@ func (d *Dialect) quoteAll(names []string) string {
 // the key, the tie-break of every order.
 func (d *Dialect) CreateIndexes(physical string, t *Table) []string {
 	var statements []string
+	if d.rowHash != "" && t.Parent != nil {
+		statements = append(statements, "CREATE INDEX "+d.Quote(IndexName(physical, KeyColumn, ChildColumn))+
+			" ON "+d.Quote(physical)+" ("+d.Quote(KeyColumn)+") INCLUDE ("+d.Quote(ChildColumn)+")")
+	}
 	for i := range t.Columns {
 		c := &t.Columns[i]
 		if !c.Index {
@@ -75,7 +84,7 @@ func (d *Dialect) CreateIndexes(physical string, t *Table) []string {
 				where = " WHERE " + d.Quote(c.Name) + " IS NOT NULL"
 			}
 		} else {
-			columns = append(columns, d.indexTail(t)...)
+			columns = append(columns, d.indexTail(t, c)...)
 		}
 		statements = append(statements, create+d.Quote(IndexName(physical, columns...))+
 			" ON "+d.Quote(physical)+" ("+d.quoteAll(columns)+")"+where)
@@ -83,15 +92,24 @@ func (d *Dialect) CreateIndexes(physical string, t *Table) []string {
 	return statements
 }
 
-// indexTail is what follows the column in an index. Where a child table's two
-// keys of full length would pass the engine's limit of an index entry, the
-// engine's own pointer to the row ends it instead.
-func (d *Dialect) indexTail(t *Table) []string {
-	if t.Parent != nil && d.nonclustered {
+// indexTail is what follows the column in an index: the key, unless that would
+// pass the engine's limit of an index entry. The order then needs a sort.
+func (d *Dialect) indexTail(t *Table, c *Column) []string {
+	size := utf8Bytes(c.Max)
+	if c.Kind != Text {
+		size = fixedBytesMax
+	}
+	for range t.keyColumns() {
+		size += 4 * KeyMax
+	}
+	if d.indexBytes != 0 && size > d.indexBytes {
 		return nil
 	}
 	return t.keyColumns()
 }
+
+// fixedBytesMax is the most bytes of an indexed column that is no text.
+const fixedBytesMax = 36
 
 // CreateView returns the statements that make the public name show a build's
 // table, replacing what it showed before, in place where the engine can: so

@@ -15,6 +15,11 @@ const (
 	UpdatedColumn  = "ph_updated_us"
 	EpochColumn    = "ph_epoch"
 
+	// rowColumn is the primary key of child tables on an engine whose index
+	// entries do not hold the two keys of a row: their hash, which the database
+	// computes.
+	rowColumn = "ph_row"
+
 	// sortPrefix and a decimal column's name is a hidden column by which the
 	// decimal is ordered, on an engine without an exact decimal type.
 	sortPrefix = "ph_n_"
@@ -36,7 +41,9 @@ type Dialect struct {
 	upsert                func(s *Statements) string
 	view                  func(d *Dialect, public, query string) []string
 	dropTable, dropView   string // statement up to the name
-	nonclustered          bool   // primary keys of child tables
+	nonclustered          bool   // primary keys: a clustered one is too short for a key
+	rowHash               string // of a child table's two keys, where both do not fit into an index entry
+	indexBytes            int    // that fit into an index entry; 0: enough
 	uniqueNulls           bool   // a unique index needs WHERE to allow many nulls
 	limit                 func(query string, n int) string
 	cast                  func(c *Column, mark string) string // an argument to compare with column c (nil: the key); nil: as it is

@@ -58,8 +58,14 @@ func (e *ShapeError) Error() string {
 func (d *Dialect) Check(physical string, t *Table, actual ActualTable) error {
 	c := shapeCheck{d: d, physical: physical, t: t, actual: actual}
 	known := map[string]bool{}
+	hashed := c.keyIsHash()
+	known[rowColumn] = hashed
 	for i, name := range t.keyColumns() {
-		c.column(name, d.key, d.types[Text].accepts, KeyMax, true, i+1)
+		place := i + 1
+		if hashed {
+			place = 0
+		}
+		c.column(name, d.key, d.types[Text].accepts, KeyMax, true, place)
 		known[name] = true
 	}
 	for i := range t.Columns {
@@ -78,6 +84,15 @@ func (d *Dialect) Check(physical string, t *Table, actual ActualTable) error {
 	c.others(known)
 	c.unique()
 	return errors.Join(c.problems...)
+}
+
+// keyIsHash tells whether the primary key is the hash of the row's keys.
+func (c *shapeCheck) keyIsHash() bool {
+	if c.d.rowHash == "" || c.t.Parent == nil {
+		return false
+	}
+	a := c.find(rowColumn)
+	return a != nil && a.PrimaryKey == 1 && a.HasDefault
 }
 
 type shapeCheck struct {
@@ -214,6 +229,9 @@ func (c *shapeCheck) isColumn(name string, col *Column) bool {
 }
 
 func (c *shapeCheck) containsKey(ix ActualIndex) bool {
+	if c.keyIsHash() && slices.ContainsFunc(ix.Columns, func(name string) bool { return strings.EqualFold(name, rowColumn) }) {
+		return true
+	}
 	for _, key := range c.t.keyColumns() {
 		if !slices.ContainsFunc(ix.Columns, func(name string) bool { return strings.EqualFold(name, key) }) {
 			return false

@@ -199,3 +199,39 @@ func TestCheckCollation(t *testing.T) {
 	require.True(t, errors.As(err, &shape))
 	require.NotEmpty(t, shape.Remedy)
 }
+
+// SQL Server's index entries do not hold two keys of full length: there the
+// primary key of a child table is their hash. A user's table may have the keys
+// themselves.
+func TestCheckOfAHashedKey(t *testing.T) {
+	_, lines := everyKind(t)
+	key := ActualColumn{Name: "key", Type: "varchar(1020)"}
+	child := ActualColumn{Name: "child", Type: "varchar(1020)"}
+	rest := []ActualColumn{{Name: "n", Type: "bigint", Nullable: true}, {Name: "note", Type: "varchar(765)", Nullable: true},
+		{Name: "ph_position", Type: "bigint", Nullable: true}, {Name: "ph_updated_us", Type: "bigint", Nullable: true},
+		{Name: "ph_epoch", Type: "bigint", Nullable: true}}
+	table := func(index []string, first ...ActualColumn) ActualTable {
+		return ActualTable{Columns: append(first, rest...), Indexes: []ActualIndex{{Name: "pk", Unique: true, Columns: index}}}
+	}
+	hash := ActualColumn{Name: "ph_row", Type: "binary(32)", HasDefault: true, PrimaryKey: 1}
+	require.NoError(t, SQLServer.Check("lines", lines, table([]string{"ph_row"}, key, child, hash)))
+
+	hash.HasDefault = false // somebody's own column, which no insert of ours fills
+	require.Error(t, SQLServer.Check("lines", lines, table([]string{"ph_row"}, key, child, hash)))
+
+	require.Error(t, SQLServer.Check("lines", lines, table([]string{"key"}, key, child)), "no primary key")
+	key.PrimaryKey, child.PrimaryKey = 1, 2
+	require.NoError(t, SQLServer.Check("lines", lines, table([]string{"key", "child"}, key, child)))
+}
+
+// A text and a key of full length do not fit either; the index is without the
+// tie-break then.
+func TestIndexEntriesFit(t *testing.T) {
+	tables, err := NewTables([]abi.Table{{Name: "t", Columns: []abi.Column{
+		{Name: "fits", Kind: "text", Max: 226, Index: true}, {Name: "large", Kind: "text", Max: 227, Index: true}}}})
+	require.NoError(t, err)
+	list := SQLServer.CreateIndexes("t__b1", tables[0])
+	require.Contains(t, list[0], "([fits], [key])")
+	require.Contains(t, list[1], "([large])")
+	require.Contains(t, Postgres.CreateIndexes("t__b1", tables[0])[1], `("large", "key")`)
+}

@@ -14,8 +14,10 @@ const utf8Collation = " COLLATE Latin1_General_100_BIN2_UTF8"
 // has run it; the golden files say what it would be sent.
 //
 // Text is varchar in UTF-8, whose lengths count bytes. A UUID is its text,
-// because uniqueidentifier sorts its bytes in an order of its own. Primary keys
-// of child tables are nonclustered: a clustered key ends at 900 bytes.
+// because uniqueidentifier sorts its bytes in an order of its own. An index entry
+// holds 1,700 bytes, that of a clustered index 900, and a key can have 1,020: so
+// primary keys are nonclustered, and that of a child table is a hash of both its
+// keys.
 var SQLServer = &Dialect{
 	Name:      "sqlserver",
 	quoteOpen: "[", quoteClose: "]",
@@ -47,7 +49,10 @@ var SQLServer = &Dialect{
 	dropTable:    "DROP TABLE IF EXISTS ",
 	dropView:     "DROP VIEW IF EXISTS ",
 	nonclustered: true,
-	uniqueNulls:  true,
+	rowHash: "CAST(HASHBYTES('SHA2_256', CAST([key] AS VARBINARY(1020)) + 0x00 + CAST([child] AS VARBINARY(1020))) AS BINARY(32))" +
+		" PERSISTED NOT NULL",
+	indexBytes:  1700,
+	uniqueNulls: true,
 	limit: func(query string, n int) string {
 		return strings.Replace(query, "SELECT ", "SELECT TOP ("+strconv.Itoa(n)+") ", 1)
 	},

@@ -19,7 +19,7 @@ CREATE TABLE [app_every__b7] (
   [ph_position] BIGINT,
   [ph_updated_us] BIGINT,
   [ph_epoch] BIGINT,
-  PRIMARY KEY ([key])
+  PRIMARY KEY NONCLUSTERED ([key])
 );
 CREATE INDEX [app_every__b7_48ee2f40] ON [app_every__b7] ([short], [key]);
 CREATE INDEX [app_every__b7_748d4600] ON [app_every__b7] ([i], [key]);
@@ -75,8 +75,10 @@ CREATE TABLE [app_lines__b7] (
   [ph_position] BIGINT,
   [ph_updated_us] BIGINT,
   [ph_epoch] BIGINT,
-  PRIMARY KEY NONCLUSTERED ([key], [child])
+  [ph_row] AS CAST(HASHBYTES('SHA2_256', CAST([key] AS VARBINARY(1020)) + 0x00 + CAST([child] AS VARBINARY(1020))) AS BINARY(32)) PERSISTED NOT NULL,
+  PRIMARY KEY ([ph_row])
 );
+CREATE INDEX [app_lines__b7_acd57b72] ON [app_lines__b7] ([key]) INCLUDE ([child]);
 CREATE INDEX [app_lines__b7_b899943d] ON [app_lines__b7] ([n]);
 CREATE INDEX [app_lines__b7_99d5339c] ON [app_lines__b7] ([note]);
 CREATE OR ALTER VIEW [app_lines] AS
@@ -122,7 +124,7 @@ CREATE TABLE [app_users__b7] (
   [ph_position] BIGINT,
   [ph_updated_us] BIGINT,
   [ph_epoch] BIGINT,
-  PRIMARY KEY ([key])
+  PRIMARY KEY NONCLUSTERED ([key])
 );
 CREATE UNIQUE INDEX [app_users__b7_b5e629e7] ON [app_users__b7] ([email]);
 CREATE UNIQUE INDEX [app_users__b7_cedef945] ON [app_users__b7] ([balance]) WHERE [balance] IS NOT NULL;
@@ -168,8 +170,10 @@ CREATE TABLE [app_notes__b7] (
   [ph_position] BIGINT,
   [ph_updated_us] BIGINT,
   [ph_epoch] BIGINT,
-  PRIMARY KEY NONCLUSTERED ([key], [child])
+  [ph_row] AS CAST(HASHBYTES('SHA2_256', CAST([key] AS VARBINARY(1020)) + 0x00 + CAST([child] AS VARBINARY(1020))) AS BINARY(32)) PERSISTED NOT NULL,
+  PRIMARY KEY ([ph_row])
 );
+CREATE INDEX [app_notes__b7_2fdabc84] ON [app_notes__b7] ([key]) INCLUDE ([child]);
 CREATE OR ALTER VIEW [app_notes] AS
 SELECT [key], [child], [doc], [ph_position], [ph_updated_us]
 FROM [app_notes__b7];
