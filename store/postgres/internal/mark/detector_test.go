@@ -138,9 +138,7 @@ func TestEveryCutOfTheConnectionIsSurvived(t *testing.T) {
 	told := make(chan int64, 10000)
 	var losses atomic.Int64
 	d := b.open(func(c *Config) {
-		through, err := pgx.ParseConfig(proxy.DSN)
-		require.NoError(t, err)
-		c.Conn = through
+		c.Conn = parse(t, proxy.DSN)
 		c.OnLoss = func(error) { losses.Add(1) }
 		c.OnMark = func(m int64) { told <- m }
 	})
@@ -165,9 +163,7 @@ func TestSilentServerIsTakenForLost(t *testing.T) {
 	proxy := dbtest.NewProxy(t, b.dsn)
 	lost, told := make(chan error, 10), make(chan int64, 1000)
 	b.open(func(c *Config) {
-		through, err := pgx.ParseConfig(proxy.DSN)
-		require.NoError(t, err)
-		c.Conn, c.Timeout = through, 500*time.Millisecond
+		c.Conn, c.Timeout = parse(t, proxy.DSN), 500*time.Millisecond
 		c.OnLoss = func(err error) { lost <- err }
 		c.OnMark = func(m int64) { told <- m }
 	})

@@ -26,13 +26,13 @@ INSERT INTO "My topics" (name) VALUES ('events')`
 
 // bench is a database with a topic in it.
 type bench struct {
-	t   *testing.T
+	t   testing.TB
 	dsn string
 }
 
-func newBench(t *testing.T) *bench { return newBenchAt(t, dbtest.Postgres(t)) }
+func newBench(t testing.TB) *bench { return newBenchAt(t, dbtest.Postgres(t)) }
 
-func newBenchAt(t *testing.T, dsn string) *bench {
+func newBenchAt(t testing.TB, dsn string) *bench {
 	b := &bench{t: t, dsn: dsn}
 	b.exec(testSchema)
 	return b
@@ -69,9 +69,14 @@ func (b *bench) persisted() int64 {
 
 func (b *bench) config() Config {
 	b.t.Helper()
-	c, err := pgx.ParseConfig(b.dsn)
-	require.NoError(b.t, err)
-	return Config{Conn: c, Topic: "events", Topics: `"My topics"`, Events: `"My events"`, Logf: b.t.Logf}
+	return Config{Conn: parse(b.t, b.dsn), Topic: "events", Topics: `"My topics"`, Events: `"My events"`, Logf: b.t.Logf}
+}
+
+func parse(t testing.TB, dsn string) *pgx.ConnConfig {
+	t.Helper()
+	c, err := pgx.ParseConfig(dsn)
+	require.NoError(t, err)
+	return c
 }
 
 // open starts a detector with its loop.

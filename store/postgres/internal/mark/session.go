@@ -54,25 +54,49 @@ func refuse(format string, args ...any) error {
 	return &settingsError{fmt.Sprintf(format, args...)}
 }
 
-// connectConfig is for sessions whose statements the proof depends on.
-func connectConfig(cfg *Config) *pgx.ConnConfig {
+// connect makes a session whose settings the proof depends on. They are set when
+// it is known who answers: a pooler refuses them at the start of a connection.
+func connect(ctx context.Context, cfg *Config) (*pgx.Conn, error) {
 	c := cfg.Conn.Copy()
-	if c.RuntimeParams == nil {
-		c.RuntimeParams = map[string]string{}
-	}
-	limit := strconv.FormatInt(cfg.Timeout.Milliseconds(), 10)
-	c.RuntimeParams["default_transaction_isolation"] = "read committed"
-	c.RuntimeParams["default_transaction_read_only"] = "off"
-	c.RuntimeParams["statement_timeout"] = limit
-	c.RuntimeParams["lock_timeout"] = limit
-	c.RuntimeParams["idle_in_transaction_session_timeout"] = limit
-	c.RuntimeParams["TimeZone"] = "UTC"
 	c.DefaultQueryExecMode = pgx.QueryExecModeCacheStatement
 	// A deadline on the socket: a wait can be cut short and the connection lives.
 	c.BuildContextWatcherHandler = func(pc *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.DeadlineContextWatcherHandler{Conn: pc.Conn()}
 	}
-	return c
+	conn, err := pgx.ConnectConfig(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if err := settle(ctx, conn, cfg.Timeout); err != nil {
+		_ = conn.Close(ctx)
+		return nil, err
+	}
+	return conn, nil
+}
+
+func settle(ctx context.Context, conn *pgx.Conn, timeout time.Duration) error {
+	v := server{expected: int(conn.PgConn().PID())}
+	err := conn.QueryRow(ctx, `SELECT version(), current_setting('server_version_num')::int, pg_backend_pid(), pg_is_in_recovery()`,
+		pgx.QueryExecModeExec).Scan(&v.version, &v.number, &v.pid, &v.recovery)
+	if err != nil {
+		return fmt.Errorf("ask for the server's version: %w", err)
+	}
+	if err := v.judge(); err != nil {
+		return err
+	}
+	// The last: who reads the mark would be ahead of what a crash leaves otherwise.
+	_, err = conn.Exec(ctx, strings.ReplaceAll(`SET default_transaction_isolation TO 'read committed';
+		SET default_transaction_read_only TO off;
+		SET statement_timeout TO LIMIT;
+		SET lock_timeout TO LIMIT;
+		SET idle_in_transaction_session_timeout TO LIMIT;
+		SET TimeZone TO 'UTC';
+		SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'`,
+		"LIMIT", strconv.FormatInt(timeout.Milliseconds(), 10)))
+	if err != nil {
+		return fmt.Errorf("set the session's limits: %w", err)
+	}
+	return nil
 }
 
 // openSession connects and examines everything the algorithm takes for granted.
@@ -80,7 +104,7 @@ func connectConfig(cfg *Config) *pgx.ConnConfig {
 func openSession(ctx context.Context, cfg *Config) (*session, int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*cfg.Timeout)
 	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, connectConfig(cfg))
+	conn, err := connect(ctx, cfg)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -142,27 +166,11 @@ func (v server) judge() error {
 	return nil
 }
 
-// examine tells which server this is and which sequence positions come from.
+// examine tells which sequence positions come from.
 func (s *session) examine(ctx context.Context) error {
-	v := server{expected: int(s.conn.PgConn().PID())}
-	var durable bool
-	err := s.conn.QueryRow(ctx, `SELECT version(), current_setting('server_version_num')::int, pg_backend_pid(),
-		pg_is_in_recovery(), current_setting('synchronous_commit') <> 'off'`).Scan(&v.version, &v.number, &v.pid, &v.recovery, &durable)
-	if err != nil {
-		return fmt.Errorf("ask for the server's version: %w", err)
-	}
-	if err := v.judge(); err != nil {
-		return err
-	}
-	if !durable {
-		// Who reads the mark may be ahead of what a crash leaves otherwise.
-		if _, err := s.conn.Exec(ctx, "SET synchronous_commit TO on"); err != nil {
-			return fmt.Errorf("set synchronous_commit: %w", err)
-		}
-	}
 	var topics uint32
 	var sequence *string
-	err = s.conn.QueryRow(ctx, `SELECT (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()),
+	err := s.conn.QueryRow(ctx, `SELECT (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()),
 		$1::regclass::oid, pg_get_serial_sequence($2, 'position')`, s.cfg.Topics, s.cfg.Events).Scan(&s.db, &topics, &sequence)
 	if err != nil {
 		return fmt.Errorf("look up the tables %s and %s: %w", s.cfg.Topics, s.cfg.Events, err)
@@ -302,7 +310,7 @@ const advisorySpace = 0x70686d6b // "phmk"
 // and seen no longer when it has ended. Engines that speak PostgreSQL's protocol
 // and show no locks would lose events in silence.
 func (s *session) selfTest(ctx context.Context) error {
-	other, err := pgx.ConnectConfig(ctx, connectConfig(s.cfg))
+	other, err := connect(ctx, s.cfg)
 	if err != nil {
 		return fmt.Errorf("open the second connection of the self-test: %w", err)
 	}
