@@ -12,6 +12,12 @@ import (
 type Config struct {
 	// HostName is recorded with the instance, for people.
 	HostName string
+	// InstanceTTL is how long after its last heartbeat the host counts as
+	// running, by the database's clock: as long may its partitions stand still
+	// when it dies. Heartbeat is the time between two of them. Defaults 15 s and
+	// 3 s.
+	InstanceTTL time.Duration
+	Heartbeat   time.Duration
 
 	// Lanes is how many lanes apply the partitions of one consumer in
 	// parallel. Single-owner consumers have one whatever is said here.
@@ -74,6 +80,8 @@ type Config struct {
 // DefaultConfig is a config with every default filled in.
 func DefaultConfig() Config {
 	return Config{
+		InstanceTTL:     15 * time.Second,
+		Heartbeat:       3 * time.Second,
 		BatchMax:        20_000,
 		BatchRows:       5000,
 		BatchBytes:      8 << 20,
@@ -126,6 +134,10 @@ func (c Config) Validate() error {
 	positive("retry_max", int64(c.RetryMax))
 	positive("shutdown_timeout", int64(c.ShutdownTimeout))
 	positive("release_timeout", int64(c.ReleaseTimeout))
+	positive("heartbeat", int64(c.Heartbeat))
+	if c.InstanceTTL < 3*c.Heartbeat {
+		errs = append(errs, fmt.Errorf("instance_ttl must be at least three heartbeats of %s, it is %s", c.Heartbeat, c.InstanceTTL))
+	}
 	return errors.Join(errs...)
 }
 

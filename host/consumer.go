@@ -46,6 +46,7 @@ type consumer struct {
 	halt          *store.Halt
 	retrying      map[*reporter]error
 	retryingSince time.Time // of the first of them
+	waiting       string    // for whom, in that state
 	stored        store.Consumer
 	term          *partition.Term // the latest claim; nil before the first
 	session       *session        // the latest; nil before the first
@@ -55,8 +56,9 @@ type consumer struct {
 // session is the work of a consumer between a claim and the end of its lanes.
 type session struct {
 	term    *partition.Term
-	start   []int64   // by topic: the lowest checkpoint
-	initial [][]int64 // by topic, by partition: the checkpoint
+	orphan  <-chan struct{} // closed when the instance that claimed is no longer
+	start   []int64         // by topic: the lowest checkpoint
+	initial [][]int64       // by topic, by partition: the checkpoint
 	lanes   []*lane.Lane
 }
 
@@ -133,8 +135,24 @@ func (c *consumer) run(ctx, stop context.Context) {
 			continue
 		}
 		var taken *partition.TakenError
+		if errors.As(err, &taken) {
+			waited, failed := c.await(stop, taken)
+			switch {
+			case stop.Err() != nil:
+				return
+			case failed != nil:
+				err = failed
+			case waited:
+				restarts.Done()
+				continue
+			}
+		}
+		report := report
+		if errors.Is(err, errOrphan) {
+			report = func(error) {} // the member has told it for all
+		}
 		if errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrCheckpointMoved) || errors.Is(err, store.ErrIncarnation) ||
-			errors.Is(err, lane.ErrLost) || errors.As(err, &taken) {
+			errors.Is(err, lane.ErrLost) || errors.Is(err, errOrphan) || errors.As(err, &taken) {
 			// Not an error of unknown kind: it may go on for as long as others
 			// want the same partitions.
 			err = &store.TransientError{Op: "apply " + c.id.String(), Err: err}
@@ -176,7 +194,12 @@ func (c *consumer) open(ctx context.Context) (*session, uint64, error) {
 	// Whatever is read from here on is of this incarnation or a later one, and
 	// a later one ends the session.
 	incarnation := h.deps.Store.Incarnation()
-	term, err := h.holder.Claim(ctx, c.stored.Build)
+	holder, orphan := h.member.Holder()
+	term, err := holder.Claim(ctx, c.stored.Build)
+	if errors.Is(err, store.ErrNotFound) {
+		h.member.Doubt()
+		return nil, 0, errOrphan
+	}
 	if err != nil {
 		return nil, 0, err
 	}
@@ -199,9 +222,9 @@ func (c *consumer) open(ctx context.Context) (*session, uint64, error) {
 			return nil, 0, err
 		}
 	}
-	s := &session{term: term, start: make([]int64, len(c.topics)), initial: make([][]int64, len(c.topics))}
+	s := &session{term: term, orphan: orphan, start: make([]int64, len(c.topics)), initial: make([][]int64, len(c.topics))}
 	for t := range c.topics {
-		s.initial[t] = make([]int64, h.holder.Count())
+		s.initial[t] = make([]int64, h.partitions)
 	}
 	for _, ck := range checkpoints {
 		if t := slices.Index(c.topics, ck.Topic); t >= 0 {
@@ -215,14 +238,14 @@ func (c *consumer) open(ctx context.Context) (*session, uint64, error) {
 	if c.singleOwner {
 		n = 1
 	}
-	n = min(n, h.holder.Count())
+	n = min(n, h.partitions)
 	if len(c.careful) != n {
 		c.careful = make([]*lane.Careful, n)
 	}
 	cfg := lane.Config{
 		Consumer: c.id, Declared: c.declared, Index: c.index,
 		Build: c.stored.Build, Epoch: stored.Epoch,
-		InstanceID: h.holder.Instance(), Incarnation: incarnation, Digest: c.plugin.Module.Digest(),
+		InstanceID: holder.Instance(), Incarnation: incarnation, Digest: c.plugin.Module.Digest(),
 		Topics: c.topics, Tables: c.stored.Tables, Empty: empty,
 		Start: s.start, Checkpoints: s.initial, Fence: -1,
 		Batch: h.cfg.Batch, BatchMax: h.cfg.BatchMax, BatchRows: h.cfg.BatchRows, BatchBytes: h.cfg.BatchBytes, BatchAge: h.cfg.BatchAge,
@@ -236,7 +259,7 @@ func (c *consumer) open(ctx context.Context) (*session, uint64, error) {
 	for l := range n {
 		lc := cfg
 		lc.Partitions, lc.Careful = nil, c.careful[l]
-		for p := l; p < h.holder.Count(); p += n {
+		for p := l; p < h.partitions; p += n {
 			lc.Partitions = append(lc.Partitions, p)
 		}
 		log := c.log.With("lane", l)
@@ -276,8 +299,13 @@ func (c *consumer) work(ctx, stop context.Context, s *session, incarnation uint6
 	}
 
 	var ends []error
+	orphan := s.orphan
 	for running, feeding := len(s.lanes), len(c.topics); running > 0 || feeding > 0; {
 		select {
+		case <-orphan:
+			orphan = nil
+			ends = append(ends, errOrphan)
+			end(true)
 		case err := <-feeds:
 			feeding--
 			if stop.Err() == nil {
@@ -322,6 +350,7 @@ func (c *consumer) note(end laneEnd) {
 var (
 	errShutdown = errors.New("the host is stopping")
 	errEnding   = errors.New("the consumer's session ends")
+	errOrphan   = errors.New("the host's instance was removed: its partitions are claimed anew")
 	errTooLong  = errors.New("the host was told to stop and its batches took too long to commit")
 )
 
@@ -376,7 +405,7 @@ func (c *consumer) unresolved(s *session, u *reader.UnresolvedError) error {
 func (c *consumer) feed(ctx context.Context, s *session, t int, incarnation uint64) (err error) {
 	defer lane.Recover(&err)
 	cfg := reader.FeedConfig{
-		Topic: t, Consumer: c.declared, Partitions: c.host.holder.Count(), Lanes: len(s.lanes),
+		Topic: t, Consumer: c.declared, Partitions: c.host.partitions, Lanes: len(s.lanes),
 		Start: s.initial[t], Incarnation: incarnation,
 	}
 	if slices.ContainsFunc(c.declared.Inputs, func(in abi.Input) bool {
@@ -457,7 +486,7 @@ func (c *consumer) setState(state string, halt *store.Halt) {
 	if c.state != state {
 		c.state, c.sinceUS = state, time.Now().UnixMicro()
 	}
-	c.halt = halt
+	c.halt, c.waiting = halt, ""
 	clear(c.retrying)
 	close(c.moved)
 	c.moved = make(chan struct{})

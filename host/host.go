@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -34,16 +33,17 @@ type Host struct {
 	deps      Deps
 	cfg       Config
 	log       hclog.Logger
-	id        string
 	metrics   *metrics.Metrics
 	consumers []*consumer
 	plugins   []*pluginState
 
 	// Set by Run before anything reads them.
-	holder  *partition.Holder
-	sources map[string]*reader.Source
+	partitions int // N
+	sources    map[string]*reader.Source
+	others     *others
 
 	mu        sync.Mutex
+	member    *partition.Member // nil before it has joined
 	running   bool
 	startedUS int64
 }
@@ -62,7 +62,7 @@ func New(deps Deps, cfg Config) (*Host, error) {
 	if deps.Log == nil {
 		deps.Log = hclog.NewNullLogger()
 	}
-	h := &Host{deps: deps, cfg: cfg, log: deps.Log.Named("host"), id: uuid.NewString()}
+	h := &Host{deps: deps, cfg: cfg, log: deps.Log.Named("host"), others: &others{leases: deps.Store}}
 	var problems []error
 	names := make(map[string]bool)
 	owners := make(map[store.ConsumerID]string)
@@ -168,18 +168,30 @@ func (h *Host) run(ctx context.Context) error {
 	if info.Hash != store.PartitionHash {
 		return fmt.Errorf("the database was made with partition hash %q, this host computes %q: it needs another version of projhost", info.Hash, store.PartitionHash)
 	}
-	if err := h.deps.Store.Join(ctx, store.Instance{ID: h.id, HostName: h.cfg.HostName}); err != nil {
-		return fmt.Errorf("join as an instance: %w", err)
+	h.partitions = info.Partitions
+	member, err := partition.Join(ctx, h.deps.Store, partition.MemberConfig{
+		HostName: h.cfg.HostName, TTL: h.cfg.InstanceTTL, Heartbeat: h.cfg.Heartbeat, Partitions: info.Partitions,
+	}, h.log)
+	if err != nil {
+		return err
 	}
+	h.mu.Lock()
+	h.member = member
+	h.mu.Unlock()
 	defer h.leave(ctx)
-	h.holder = partition.NewHolder(h.deps.Store, h.id, info.Partitions)
+	// Heartbeats go on while a stop waits for the batches in hand.
+	alive, die := context.WithCancel(context.WithoutCancel(ctx))
+	var heart sync.WaitGroup
+	heart.Go(func() { member.Run(alive) })
+	defer heart.Wait()
+	defer die()
 	if err := h.subscribe(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to stop while it started
 		}
 		return err
 	}
-	h.log.Info("started", "instance", h.id, "partitions", info.Partitions, "plugins", len(h.plugins), "consumers", len(h.consumers))
+	h.log.Info("started", "instance", h.instance(), "partitions", info.Partitions, "plugins", len(h.plugins), "consumers", len(h.consumers))
 	h.apply(ctx)
 	return nil
 }
@@ -250,9 +262,22 @@ func (h *Host) apply(ctx context.Context) {
 func (h *Host) leave(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.cfg.ReleaseTimeout)
 	defer cancel()
-	if err := h.deps.Store.Leave(ctx, h.id); err != nil {
+	if err := h.member.Leave(ctx); err != nil {
 		h.log.Warn("leases are not given back: they lapse with the instance", "error", err)
 	}
+}
+
+// instance is the id under which the host is known to others, "" before it has
+// joined.
+func (h *Host) instance() string {
+	h.mu.Lock()
+	member := h.member
+	h.mu.Unlock()
+	if member == nil {
+		return ""
+	}
+	holder, _ := member.Holder()
+	return holder.Instance()
 }
 
 func (h *Host) setRunning(running bool) {

@@ -13,8 +13,8 @@ import (
 // stuck is how long a consumer may be retrying before the host is not ready.
 const stuck = 10 * time.Second
 
-// Ready reports whether every consumer is running (or halted and saying so),
-// with the reasons if not.
+// Ready reports whether every consumer is running (or halted and saying so, or
+// waiting for a host that runs it), with the reasons if not.
 func (h *Host) Ready() (bool, []string) {
 	h.mu.Lock()
 	running := h.running
@@ -38,7 +38,7 @@ func (h *Host) Ready() (bool, []string) {
 }
 
 // Status tells what the host is doing. The error is one of asking the store for
-// topics and consumers.
+// topics, consumers and instances.
 func (h *Host) Status(ctx context.Context) (Status, error) {
 	topics, err := h.deps.Store.ListTopics(ctx)
 	if err != nil {
@@ -48,8 +48,13 @@ func (h *Host) Status(ctx context.Context) (Status, error) {
 	if err != nil {
 		return Status{}, fmt.Errorf("list consumers: %w", err)
 	}
+	instances, err := h.deps.Store.ListInstances(ctx)
+	if err != nil {
+		return Status{}, fmt.Errorf("list instances: %w", err)
+	}
+	s := Status{InstanceID: h.instance(), Topics: topics, Instances: instances}
 	h.mu.Lock()
-	s := Status{InstanceID: h.id, StartedUS: h.startedUS, Topics: topics}
+	s.StartedUS = h.startedUS
 	h.mu.Unlock()
 	s.Ready, s.Reasons = h.Ready()
 	ends := make(map[string]int64)
@@ -103,6 +108,9 @@ func (c *consumer) status(ends map[string]int64) ConsumerStatus {
 	session := c.session
 	if s.Reason != "" && s.State != StateHalted {
 		s.State, s.SinceUS = StateRetrying, c.retryingSince.UnixMicro()
+	}
+	if s.State == StateWaiting {
+		s.Reason = c.waiting
 	}
 	c.mu.Unlock()
 	if c.singleOwner {

@@ -9,7 +9,8 @@ type Status struct {
 	Ready      bool
 	Reasons    []string // why it is not ready
 	Topics     []store.Topic
-	Consumers  []ConsumerStatus // those this host runs, then those only the store knows
+	Instances  []store.InstanceStatus // that the database knows, this host among them
+	Consumers  []ConsumerStatus       // those this host runs, then those only the store knows
 	Plugins    []PluginStatus
 }
 
@@ -17,6 +18,7 @@ type Status struct {
 const (
 	StateStarting   = "starting"
 	StateRunning    = "running"
+	StateWaiting    = "waiting"  // another host holds the partitions; Reason says which
 	StateRetrying   = "retrying" // a transient failure is tried again; Reason says which
 	StateHalted     = "halted"   // Halt says why and where
 	StateStopped    = "stopped"
@@ -27,7 +29,7 @@ const (
 type ConsumerStatus struct {
 	ID           store.ConsumerID
 	State        string
-	Reason       string // of retrying
+	Reason       string // of waiting and retrying
 	SinceUS      int64
 	Halt         *store.Halt
 	Epoch        int64

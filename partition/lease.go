@@ -27,7 +27,7 @@ func (h *Holder) Instance() string { return h.instance }
 func (h *Holder) Count() int { return h.count }
 
 // TakenError is a claim that did not get everything: the rest belongs to a live
-// other instance.
+// other instance, or is about to change hands.
 type TakenError struct {
 	Build int64
 	Taken []int
@@ -41,7 +41,8 @@ func (e *TakenError) Error() string {
 // was applied under an earlier one, of this instance or another, can commit no
 // more. Call it only when nobody of this instance applies the build. If some
 // partitions belong to others the error is a *TakenError, and those that were
-// free stay claimed for the next call.
+// free are given back: of two hosts that claim at once, neither keeps the half
+// that the other waits for.
 func (h *Holder) Claim(ctx context.Context, build int64) (*Term, error) {
 	all := make([]int, h.count)
 	for p := range all {
@@ -63,6 +64,9 @@ func (h *Holder) Claim(ctx context.Context, build int64) (*Term, error) {
 		}
 	}
 	if len(taken) > 0 {
+		if err := h.leases.Release(ctx, h.instance, leases); err != nil {
+			return nil, fmt.Errorf("give partitions of build %d back: %w", build, err)
+		}
 		return nil, &TakenError{Build: build, Taken: taken}
 	}
 	return t, nil

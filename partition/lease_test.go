@@ -35,6 +35,15 @@ func (l *leases) Claim(_ context.Context, instance string, build int64, partitio
 	return out, nil
 }
 
+func (l *leases) Release(_ context.Context, instance string, leases []store.Lease) error {
+	for _, r := range leases {
+		if l.owner[r.Partition] == instance && l.generation[r.Partition] == r.Generation {
+			l.owner[r.Partition] = ""
+		}
+	}
+	return nil
+}
+
 // Each claim is of all partitions under their next generations, also for the
 // same instance; it is not complete while others hold some.
 func TestClaim(t *testing.T) {
@@ -58,6 +67,7 @@ func TestClaim(t *testing.T) {
 	var taken *partition.TakenError
 	require.ErrorAs(t, err, &taken)
 	require.Equal(t, []int{1, 3}, taken.Taken)
+	require.Equal(t, []string{"", "a", "", "a"}, st.owner, "a part is of no use, and may be what another waits for")
 	st.owner[1], st.owner[3] = "", ""
 	third, err := b.Claim(t.Context(), 9)
 	require.NoError(t, err)

@@ -153,6 +153,7 @@ func hostConfig(cfg *config.Config) host.Config {
 	h.Lanes = cfg.Apply.Lanes
 	h.Batch = cfg.Apply.Batch
 	h.Poll = cfg.Apply.Poll
+	h.Heartbeat, h.InstanceTTL = cfg.Cluster.Heartbeat, cfg.Cluster.InstanceTTL
 	h.ShutdownTimeout = cfg.ShutdownTimeout
 	return h
 }

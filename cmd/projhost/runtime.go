@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
 	"slices"
 
 	"github.com/projhost/projhost/host"
@@ -46,9 +45,9 @@ func (r hostRuntime) Status(ctx context.Context) (api.Status, error) {
 		InstanceID: st.InstanceID, StartedAt: timeOf(st.StartedUS), Ready: st.Ready, Reasons: st.Reasons,
 		Topics: []api.Topic{}, Consumers: []api.Consumer{}, Plugins: []api.Plugin{}, Instances: []api.Instance{},
 	}
-	if st.InstanceID != "" {
-		name, _ := os.Hostname()
-		out.Instances = append(out.Instances, api.Instance{ID: st.InstanceID, HostName: name, StartedAt: out.StartedAt})
+	for _, i := range st.Instances {
+		out.Instances = append(out.Instances, api.Instance{
+			ID: i.ID, HostName: i.HostName, StartedAt: timeOf(i.StartedUS), HeartbeatAt: timeOf(i.HeartbeatUS), Live: i.Live})
 	}
 	for _, t := range st.Topics {
 		out.Topics = append(out.Topics, api.TopicOf(t))

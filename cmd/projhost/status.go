@@ -89,12 +89,23 @@ func (c *cli) printStatus(st *api.Status) {
 	c.printPlugins(st.Plugins)
 	if len(st.Instances) > 0 {
 		fmt.Fprintln(c.stdout)
-		t := newTable(c.stdout, "instance", "host", "since")
+		t := newTable(c.stdout, "instance", "host", "since", "heartbeat", "")
 		for _, i := range st.Instances {
-			t.AppendRow(table.Row{i.ID, i.HostName, i.StartedAt})
+			t.AppendRow(table.Row{i.ID, i.HostName, i.StartedAt, i.HeartbeatAt, instanceNote(&i, st.InstanceID)})
 		}
 		t.Render()
 	}
+}
+
+// instanceNote tells the answering host from others, and those that are gone.
+func instanceNote(i *api.Instance, self string) string {
+	switch {
+	case i.ID == self:
+		return "this host"
+	case !i.Live:
+		return "silent"
+	}
+	return ""
 }
 
 func (c *cli) printConsumers(list []api.Consumer) {

@@ -31,11 +31,13 @@ type StoreInfo struct {
 	Partitions    int    `json:"partitions"`
 }
 
-// Instance is a running host.
+// Instance is a host that the database knows.
 type Instance struct {
-	ID        string `json:"id"`
-	HostName  string `json:"host_name"`
-	StartedAt string `json:"started_at"`
+	ID          string `json:"id"`
+	HostName    string `json:"host_name"`
+	StartedAt   string `json:"started_at"`
+	HeartbeatAt string `json:"heartbeat_at"`
+	Live        bool   `json:"live"` // false: its time is over, others may take its partitions
 }
 
 // Consumer is a consumer item. Lanes and the partitions of its topics are in

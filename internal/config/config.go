@@ -99,13 +99,16 @@ type Partitions struct {
 	Count int `toml:"count" min:"1" max:"32767"`
 }
 
-// Cluster paces the instances that share a database. No effect while one host
-// owns everything.
+// Cluster paces the instances that share a database.
 type Cluster struct {
+	// How often a host tells the database that it runs.
 	// 3s
 	Heartbeat time.Duration `toml:"heartbeat" min:"100ms" max:"10m"`
+	// How long after its last heartbeat a host counts as running: so long do its
+	// partitions stand still when it is killed. At least three heartbeats.
 	// 15s
 	InstanceTTL time.Duration `toml:"instance_ttl" min:"1s" max:"1h"`
+	// No effect yet: one host owns every partition.
 	// 5s
 	Rebalance time.Duration `toml:"rebalance" min:"100ms" max:"1h"`
 }
@@ -246,8 +249,8 @@ func (c *Config) Notices() []string {
 	if c.Delivery != def.Delivery {
 		out = append(out, "delivery: has no effect in this version: a failing message halts its consumer, and a restart tries it again")
 	}
-	if c.Cluster != def.Cluster {
-		out = append(out, "cluster: has no effect in this version: one host owns every partition")
+	if c.Cluster.Rebalance != def.Cluster.Rebalance {
+		out = append(out, "cluster.rebalance: has no effect in this version: one host owns every partition")
 	}
 	if c.Store.DirectDSN != "" {
 		out = append(out, "store.direct_dsn: has no effect on sqlite")

@@ -177,7 +177,7 @@ func TestProblemsNameFileLineKeyAndAllowed(t *testing.T) {
 		"token":              {"[[http.tokens]]\nname = \"a\"\nsha256 = \"hunter2\"\nroles = [\"read\"]", `config.toml:3: http.tokens[0].sha256: must be 64 hex digits, the SHA-256 of the token, as printf %s TOKEN | sha256sum prints it`},
 		"secret twice":       {"[store]\ndsn = \"a\"\ndsn_file = \"b\"", `config.toml:3: store.dsn_file: dsn and dsn_file are both given: keep one`},
 		"prefix":             {"[store]\nread_model_prefix = \"PH_x\"", `config.toml:2: store.read_model_prefix: "PH_x" starts with store.table_prefix, "ph_", which is kept for the host's own tables`},
-		"ttl":                {"[cluster]\ninstance_ttl = \"4s\"", `config.toml:2: cluster.instance_ttl: 4s is less than two heartbeats (cluster.heartbeat is 3s): one late heartbeat would cost the instance its partitions`},
+		"ttl":                {"[cluster]\ninstance_ttl = \"4s\"", `config.toml:2: cluster.instance_ttl: 4s is less than three heartbeats (cluster.heartbeat is 3s): a late heartbeat or two would cost the instance its partitions`},
 		"syntax":             {"a = 1\nb = ", `config.toml:2: not valid TOML: unexpected EOF; expected value`},
 		"twice":              {"data_dir = \"a\"\ndata_dir = \"b\"", `config.toml:2: not valid TOML: Key 'data_dir' has already been defined.`},
 		"all of them":        {"[log]\nlevel = 1\n[http]\nx = 1\nmax_body = \"1B\"", "config.toml:2: log.level: is the number 1; it must be a string\nconfig.toml:4: http.x: unknown key; the keys of [http] are listen, max_body, tls_cert, tls_key, tokens\nconfig.toml:5: http.max_body: 1B is out of range: 1KiB to 1GiB"},

@@ -33,8 +33,8 @@ func (d *decoder) validate(c *Config) {
 	d.check(c.ShutdownTimeout >= 0, "shutdown_timeout", "must not be negative")
 	d.validateStore(&c.Store)
 	d.validateHTTP(&c.HTTP)
-	d.check(c.Cluster.InstanceTTL >= 2*c.Cluster.Heartbeat, "cluster.instance_ttl",
-		"%s is less than two heartbeats (cluster.heartbeat is %s): one late heartbeat would cost the instance its partitions", c.Cluster.InstanceTTL, c.Cluster.Heartbeat)
+	d.check(c.Cluster.InstanceTTL >= 3*c.Cluster.Heartbeat, "cluster.instance_ttl",
+		"%s is less than three heartbeats (cluster.heartbeat is %s): a late heartbeat or two would cost the instance its partitions", c.Cluster.InstanceTTL, c.Cluster.Heartbeat)
 	d.check(c.Delivery.MaxBackoff >= c.Delivery.Backoff, "delivery.max_backoff", "%s is less than delivery.backoff, %s", c.Delivery.MaxBackoff, c.Delivery.Backoff)
 	names := map[string]int{}
 	for i := range c.Plugins {

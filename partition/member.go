@@ -1,0 +1,139 @@
+package partition
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/projhost/projhost/store"
+)
+
+// MemberConfig is how a host counts as running. Every field but HostName is
+// needed.
+type MemberConfig struct {
+	HostName string // for people
+	// TTL is how long after a heartbeat the host counts as running, by the
+	// database's clock. Heartbeat is the time between two of them.
+	TTL        time.Duration
+	Heartbeat  time.Duration
+	Partitions int // N
+}
+
+// Member keeps a host among the instances of its database. It is an instance
+// under a random id for as long as the database knows that id. One that was
+// removed, because it was silent for too long, comes back under another id: what
+// it held under the old one is anybody's, and is to be claimed anew. It is safe
+// for concurrent use.
+type Member struct {
+	leases  store.Leases
+	cfg     MemberConfig
+	log     hclog.Logger
+	doubted chan struct{}
+
+	failed int // heartbeats in a row; Run's own
+
+	mu     sync.Mutex
+	holder *Holder
+	ended  chan struct{} // closed when holder's instance is no longer
+}
+
+// Join records an instance. Run keeps it.
+func Join(ctx context.Context, leases store.Leases, cfg MemberConfig, log hclog.Logger) (*Member, error) {
+	m := &Member{leases: leases, cfg: cfg, log: log, doubted: make(chan struct{}, 1)}
+	if err := m.join(ctx); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// join makes a new instance the current one. Its id is never one that was used
+// before: ownership rows may still name that, and would come to life with it.
+func (m *Member) join(ctx context.Context) error {
+	id := uuid.NewString()
+	if err := m.leases.Join(ctx, store.Instance{ID: id, HostName: m.cfg.HostName, TTL: m.cfg.TTL}); err != nil {
+		return fmt.Errorf("join as an instance: %w", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.ended != nil {
+		close(m.ended)
+	}
+	m.holder, m.ended = NewHolder(m.leases, id, m.cfg.Partitions), make(chan struct{})
+	return nil
+}
+
+// Holder claims for the current instance. Once ended is closed, that instance is
+// no longer, and neither is what it held.
+func (m *Member) Holder() (h *Holder, ended <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.holder, m.ended
+}
+
+// Doubt has the next heartbeat sent at once: somebody was told that the instance
+// does not count as joined.
+func (m *Member) Doubt() {
+	select {
+	case m.doubted <- struct{}{}:
+	default:
+	}
+}
+
+// Run sends heartbeats until ctx ends.
+func (m *Member) Run(ctx context.Context) {
+	ticker := time.NewTicker(m.cfg.Heartbeat)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-m.doubted:
+		}
+		m.beat(ctx)
+	}
+}
+
+// beat sends one heartbeat. One that hangs is given up early enough for others
+// to be sent before the time is over.
+func (m *Member) beat(ctx context.Context) {
+	call, cancel := context.WithTimeout(ctx, m.cfg.TTL/3)
+	defer cancel()
+	h, _ := m.Holder()
+	err := m.leases.Heartbeat(call, h.Instance())
+	removed := errors.Is(err, store.ErrNotFound)
+	if removed {
+		err = m.join(call)
+	}
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		if m.failed++; m.failed == 1 {
+			m.log.Warn("heartbeat failed: it is tried again, and after the TTL others may take the partitions", "error", err, "ttl", m.cfg.TTL)
+		} else {
+			m.log.Debug("heartbeat failed", "error", err, "times", m.failed)
+		}
+	default:
+		if m.failed > 0 {
+			m.log.Info("heartbeats succeed again", "failed", m.failed)
+		}
+		m.failed = 0
+		if removed {
+			now, _ := m.Holder()
+			m.log.Warn("the instance was silent for longer than its TTL and was removed: the host joined again, and claims its partitions anew",
+				"was", h.Instance(), "is", now.Instance(), "ttl", m.cfg.TTL)
+		}
+	}
+}
+
+// Leave gives everything back and ends the instance, so that others need not
+// wait for the TTL. It comes after Run.
+func (m *Member) Leave(ctx context.Context) error {
+	h, _ := m.Holder()
+	return m.leases.Leave(ctx, h.Instance())
+}
