@@ -41,6 +41,7 @@ projhost_bench_…, and dropped at the end: the user must be allowed to. Loading
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Driver, "driver", "", "`name` of the database's driver: sqlite, postgres, mysql (default sqlite)")
+	completeNames(cmd, "driver", bench.Drivers())
 	f.StringVar(&o.DSN, "dsn", "", "connection `string` of the server: postgres://user:password@host/database, user:password@tcp(host)/database")
 	f.IntVar(&o.Events, "events", demoEvents, "apply `n` events")
 	f.IntVar(&o.Accounts, "accounts", 10_000, "over `n` accounts")

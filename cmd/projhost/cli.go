@@ -161,6 +161,14 @@ func (c *cli) logger(l config.Log) hclog.Logger {
 	})
 }
 
+// completeNames lets the shell complete a flag that is one of some names.
+func completeNames(cmd *cobra.Command, flag string, names []string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
+	if err != nil { // no such flag
+		panic(err)
+	}
+}
+
 // exactly and atLeast check the number of arguments and name them.
 func exactly(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {

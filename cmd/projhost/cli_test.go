@@ -12,6 +12,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/projhost/projhost/internal/config"
+	"github.com/projhost/projhost/store/drivers"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -156,7 +159,11 @@ func TestUsage(t *testing.T) {
 		{[]string{"status", "--url", "localhost"}, `"localhost" is not the address of a host: such as http://127.0.0.1:8080 (--url or PROJHOST_URL)`},
 		{[]string{"export", "events", "--after", "-1"}, `--after and --limit must not be negative`},
 		{[]string{"demo", "--listen", "0.0.0.0:1"}, `--listen "0.0.0.0:1" must be a loopback address with a port, such as 127.0.0.1:8080: the demo has no tokens`},
-		{[]string{"schema", "print", "--driver", "postgres"}, `--driver "postgres" is not built into this version; it has sqlite`},
+		{[]string{"demo", "--driver", "oracle"}, `--driver is one of ` + strings.Join(drivers.Names(), ", ") + `, not "oracle"`},
+		{[]string{"demo", "--driver", "postgres"}, `--dsn is missing: postgres needs a connection string, such as "postgres://user:password@host:5432/database"`},
+		{[]string{"demo", "--driver", "postgres", "--dsn", "hunter2"}, `--dsn is not of the form that postgres has, such as "postgres://user:password@host:5432/database" (what is given is not shown, as it may hold a password)`},
+		{[]string{"demo", "--dsn", "postgres://h/db"}, `--dsn needs a --driver other than sqlite; --data-dir says where SQLite's file goes`},
+		{[]string{"schema", "print", "--driver", "oracle"}, `--driver is one of ` + strings.Join(drivers.Schemas(), ", ") + `, not "oracle"`},
 	} {
 		p.run("", tc.args...).fails(exitUsage, "projhost: "+tc.want+"\n")
 	}
@@ -166,10 +173,15 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+// The configuration takes the drivers that can be opened, no others.
+func TestConfiguredDriversAreThoseThereAre(t *testing.T) {
+	require.Equal(t, drivers.Names(), config.Drivers)
+}
+
 func TestVersion(t *testing.T) {
 	p := newPlace(t)
-	require.Regexp(t, `^projhost \S+\ngo       1\.\S+ \S+/\S+\nabi      1\.0\ndrivers  sqlite\n$`, p.run("", "version").ok())
-	require.Regexp(t, `^{"version":"[^"]+","go":"go1[^"]+","os":"[^"]+","abi":\["1.0"\],"drivers":\["sqlite"\]}\n$`, p.run("", "version", "--json").ok())
+	require.Regexp(t, `^projhost \S+\ngo       1\.\S+ \S+/\S+\nabi      1\.0\ndrivers  sqlite, [a-z, ]+\n$`, p.run("", "version").ok())
+	require.Regexp(t, `^{"version":"[^"]+","go":"go1[^"]+","os":"[^"]+","abi":\["1.0"\],"drivers":\["sqlite",[^]]+\]}\n$`, p.run("", "version", "--json").ok())
 }
 
 func TestConfigProblemsExitWithTwo(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"github.com/projhost/projhost/host/api"
 	"github.com/projhost/projhost/internal/config"
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/drivers"
 	"github.com/projhost/projhost/store/sqlite"
 )
 
@@ -49,10 +50,18 @@ func (c *cli) connectOrRead(ctx context.Context) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(cfg.SQLitePath()); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("no host answers at %s, and there is no database at %s: name the host with --url, or the configuration with --config", cfg.HTTP.Listen, cfg.SQLitePath())
+	reading := *cfg
+	if cfg.Store.Driver != "sqlite" || !exists(cfg.SQLitePath()) {
+		reading.Store.InitializeSchema = "never"
 	}
-	return c.open(ctx, cfg)
+	cl, err = c.open(ctx, &reading)
+	if _, none := errors.AsType[*noFileError](err); none {
+		return nil, fmt.Errorf("no host answers at %s, and there is no database at %s: name the host with --url, or the configuration with --config", cfg.HTTP.Listen, cfg.Database())
+	}
+	if err != nil && cfg.Store.Driver != "sqlite" {
+		return nil, fmt.Errorf("no host answers at %s, and the database cannot be read: %w", cfg.HTTP.Listen, err)
+	}
+	return cl, err
 }
 
 // connectOrOpen finds the running host, and where there is none opens the store
@@ -71,7 +80,7 @@ func (c *cli) connectOrOpen(ctx context.Context) (*client, error) {
 
 // open opens the store and serves it to this process alone.
 func (c *cli) open(ctx context.Context, cfg *config.Config) (*client, error) {
-	st, err := openStore(ctx, cfg)
+	st, err := openStore(ctx, cfg, nil)
 	if err != nil {
 		if locked, ok := errors.AsType[*sqlite.LockedError](err); ok {
 			return nil, fmt.Errorf("another projhost (%s) has the database open, and none answers at %s: "+
@@ -177,31 +186,59 @@ func leafOf(path string) ([]byte, error) {
 	return block.Bytes, nil
 }
 
-// openStore opens the configured database and makes the data folder.
-func openStore(ctx context.Context, cfg *config.Config) (store.Store, error) {
-	if err := os.MkdirAll(cfg.DataPath(), 0o750); err != nil {
-		return nil, fmt.Errorf("data_dir: %w", err)
-	}
-	if _, err := os.Stat(cfg.SQLitePath()); errors.Is(err, fs.ErrNotExist) && cfg.Store.InitializeSchema == "never" {
-		return nil, fmt.Errorf("there is no database at %s, and initialize_schema is \"never\": make it with the script of projhost schema print", cfg.SQLitePath())
-	}
-	st, err := sqlite.Open(ctx, sqliteOptions(cfg))
-	if err != nil {
-		return nil, err
-	}
-	return st, nil
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
-func sqliteOptions(cfg *config.Config) sqlite.Options {
-	return sqlite.Options{
-		Path:            cfg.SQLitePath(),
+// noFileError is a database file that is not there.
+type noFileError struct{ path string }
+
+func (e *noFileError) Error() string {
+	return fmt.Sprintf("there is no database at %s, and initialize_schema is \"never\": make it with the script of projhost schema print", e.path)
+}
+
+// missing reports whether a database that was to be left as it is has none of
+// the host's tables, or is not there as a file.
+func missing(err error) bool {
+	if _, ok := errors.AsType[*noFileError](err); ok {
+		return true
+	}
+	e, ok := errors.AsType[*store.SchemaError](err)
+	return ok && e.Column == ""
+}
+
+// openStore opens the configured database; the folder of one in a file is made.
+// logf gets what the driver has to tell; nil: nobody.
+func openStore(ctx context.Context, cfg *config.Config, logf func(string, ...any)) (store.Store, error) {
+	never := cfg.Store.InitializeSchema == "never"
+	if cfg.Store.Driver == "sqlite" {
+		if never && !exists(cfg.SQLitePath()) {
+			return nil, &noFileError{cfg.SQLitePath()}
+		}
+		if err := os.MkdirAll(cfg.DataPath(), 0o750); err != nil {
+			return nil, fmt.Errorf("data_dir: %w", err)
+		}
+	}
+	return drivers.Open(ctx, drivers.Options{
+		Driver:          cfg.Store.Driver,
+		DSN:             cfg.StoreDSN(),
+		DirectDSN:       cfg.Store.DirectDSN,
 		TablePrefix:     cfg.Store.TablePrefix,
 		ReadModelPrefix: cfg.Store.ReadModelPrefix,
-		NeverInitialize: cfg.Store.InitializeSchema == "never",
+		NeverInitialize: never,
 		Partitions:      cfg.Partitions.Count,
 		MaxEvent:        int(cfg.Store.MaxEvent),
-		Readers:         cfg.Store.MaxOpenConns,
-	}
+		MaxOpenConns:    cfg.Store.MaxOpenConns,
+		Logf:            logf,
+	})
+}
+
+// openAsItIs opens the configured database without making anything.
+func openAsItIs(ctx context.Context, cfg *config.Config) (store.Store, error) {
+	never := *cfg
+	never.Store.InitializeSchema = "never"
+	return openStore(ctx, &never, nil)
 }
 
 // noRuntime stands in where no host runs: nothing is applied here.

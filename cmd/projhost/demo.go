@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"github.com/projhost/projhost/internal/guest"
 	"github.com/projhost/projhost/internal/samples"
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/drivers"
 )
 
 const (
@@ -32,11 +34,15 @@ const (
 	demoRefresh = 100 * time.Millisecond
 )
 
+var demoConsumer = store.ConsumerID{Type: "projection", Name: demoPlugin}
+
 type demoFlags struct {
 	once    bool
 	events  int
 	listen  string
 	dataDir string
+	driver  string
+	dsn     string
 }
 
 func (c *cli) demoCommand() *cobra.Command {
@@ -44,14 +50,25 @@ func (c *cli) demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
 		Short: "The whole job on an empty machine: builds a plugin, feeds events, shows the read model",
-		Long: `demo builds the example plugin testplugins/accounts with the Go toolchain, runs a host on embedded SQLite,
-appends sample events of bank accounts (the same ones every time), waits until the read model has caught up,
-prints some rows, and serves until Ctrl-C. It needs Go and this repository, and leaves nothing behind unless
---data-dir says where; a second start over the same folder goes on where the first stopped.`,
+		Long: `demo builds the example plugin testplugins/accounts with the Go toolchain, runs a host on embedded SQLite or
+on the database that --driver and --dsn name, appends sample events of bank accounts (the same ones every time),
+waits until the read model has caught up, prints some rows, and serves until Ctrl-C. It needs Go and this
+repository. On SQLite it leaves nothing behind unless --data-dir says where. On a server it expects an empty
+database, or one of an earlier demo, and leaves its tables there: drop the database when you have seen enough.
+A second start over the same folder or database goes on where the first stopped.`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.events < 0 {
 				return usage("--events must not be negative")
+			}
+			if !slices.Contains(drivers.Names(), f.driver) {
+				return usage("--driver is one of %s, not %q", strings.Join(drivers.Names(), ", "), f.driver)
+			}
+			if f.driver == "sqlite" && f.dsn != "" {
+				return usage("--dsn needs a --driver other than sqlite; --data-dir says where SQLite's file goes")
+			}
+			if err := config.CheckDSN(f.driver, f.dsn); err != nil {
+				return usage("--dsn %v", err)
 			}
 			return c.demo(cmd.Context(), f, cmd.Flags().Changed("listen"))
 		},
@@ -59,7 +76,10 @@ prints some rows, and serves until Ctrl-C. It needs Go and this repository, and 
 	cmd.Flags().BoolVar(&f.once, "once", false, "exit after printing")
 	cmd.Flags().IntVar(&f.events, "events", demoEvents, "have `n` sample events")
 	cmd.Flags().StringVar(&f.listen, "listen", demoListen, "`address` to serve at; if this one is taken, any free port")
-	cmd.Flags().StringVar(&f.dataDir, "data-dir", "", "`folder` of the database, kept afterwards (default: a temporary one, removed)")
+	cmd.Flags().StringVar(&f.dataDir, "data-dir", "", "`folder` of SQLite's database and of compiled plugins, kept afterwards (default: a temporary one, removed)")
+	cmd.Flags().StringVar(&f.driver, "driver", "sqlite", "`name` of the database's driver: "+strings.Join(drivers.Names(), ", "))
+	cmd.Flags().StringVar(&f.dsn, "dsn", "", "connection `string` of an empty database on a server")
+	completeNames(cmd, "driver", drivers.Names())
 	return cmd
 }
 
@@ -87,6 +107,10 @@ func (c *cli) demo(ctx context.Context, f demoFlags, listenGiven bool) (err erro
 			return err
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(cfg.DataDir)) }()
+	}
+	cfg.Store.Driver, cfg.Store.DSN = f.driver, f.dsn
+	if err := demoMayUse(ctx, &cfg); err != nil {
+		return err
 	}
 	start := time.Now()
 	c.say("building the plugin testplugins/%s with Go …", demoPlugin)
@@ -131,6 +155,49 @@ func (c *cli) demo(ctx context.Context, f demoFlags, listenGiven bool) (err erro
 	return err
 }
 
+// demoMayUse refuses a server's database that is somebody's: one whose tables
+// are there and are not those of an earlier demo.
+func demoMayUse(ctx context.Context, cfg *config.Config) (err error) {
+	if cfg.Store.Driver == "sqlite" {
+		return nil
+	}
+	st, err := openAsItIs(ctx, cfg)
+	if missing(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	refused := fmt.Errorf("%s has tables of a projhost that are not the demo's: name an empty database with --dsn", cfg.Database())
+	consumers, err := st.ListConsumers(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range consumers {
+		if consumers[i].ID != demoConsumer || consumers[i].Plugin != demoPlugin {
+			return refused
+		}
+	}
+	topic, err := st.Topic(ctx, store.EventsTopic)
+	if err != nil {
+		return err
+	}
+	if topic.End == 0 {
+		return nil
+	}
+	for e := range samples.Accounts(1, samples.AccountsDefault) {
+		stored, err := st.ReadStream(ctx, e.AggregateType, e.AggregateID, 1, 1)
+		if err != nil {
+			return err
+		}
+		if len(stored) == 0 || stored[0].ID != e.ID {
+			return refused
+		}
+	}
+	return nil
+}
+
 // say tells what is going on, unless JSON is asked for.
 func (c *cli) say(format string, args ...any) {
 	if !c.json {
@@ -170,7 +237,7 @@ func (c *cli) demoStory(ctx context.Context, n *node, f demoFlags) error {
 	took := time.Since(start)
 	cl := &client{base: n.address(), http: &http.Client{}, close: noClose}
 	if c.json {
-		return c.printJSON(demoSummary{int64(f.events), appended, appendTime.Seconds(), took.Seconds(), float64(appended) / took.Seconds(), n.address(), n.cfg.SQLitePath()})
+		return c.printJSON(demoSummary{int64(f.events), appended, appendTime.Seconds(), took.Seconds(), float64(appended) / took.Seconds(), n.address(), n.cfg.Database()})
 	}
 	if appended > 0 {
 		c.say("the read model has caught up: %s appended and applied in %s (%s)\n", plural(appended, "event"), round(took), perSecond(appended, took))
@@ -253,15 +320,14 @@ func (c *cli) demoCatchUp(ctx context.Context, n *node) error {
 	if err != nil {
 		return err
 	}
-	id := store.ConsumerID{Type: "projection", Name: demoPlugin}
 	bar := c.progress(topic.HighWaterMark, "apply", false)
 	defer func() { _ = bar.Clear() }()
 	for {
-		if applied, ok := n.host.Applied(id, store.EventsTopic, host.AllPartitions); ok {
+		if applied, ok := n.host.Applied(demoConsumer, store.EventsTopic, host.AllPartitions); ok {
 			_ = bar.Set64(min(applied, topic.HighWaterMark))
 		}
 		wait, cancel := context.WithTimeout(ctx, demoRefresh)
-		err := n.host.WaitApplied(wait, id, store.EventsTopic, topic.HighWaterMark, host.AllPartitions)
+		err := n.host.WaitApplied(wait, demoConsumer, store.EventsTopic, topic.HighWaterMark, host.AllPartitions)
 		cancel()
 		_, late := errors.AsType[*host.NotCaughtUpError](err)
 		switch {

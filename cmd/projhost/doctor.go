@@ -20,6 +20,7 @@ import (
 	"github.com/projhost/projhost/host/api"
 	"github.com/projhost/projhost/internal/config"
 	"github.com/projhost/projhost/plugins"
+	"github.com/projhost/projhost/store"
 	"github.com/projhost/projhost/store/sqlite"
 )
 
@@ -149,22 +150,27 @@ func (c *cli) examineDatabase(ctx context.Context, cfg *config.Config) (out []fi
 		return append(out, c.examineConsumers(ctx, cl))
 	}
 	out = append(out, examineAddress(cfg)...)
-	file := cfg.SQLitePath()
-	if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
-		if cfg.Store.InitializeSchema == "never" {
-			return append(out, finding{"database", failing, "there is none at " + file, `make it with the script of projhost schema print, or set [store] initialize_schema = "always"`})
-		}
-		return append(out, finding{"database", warning, "there is none at " + file + " yet", "the first start makes it"})
-	}
-	opt := sqliteOptions(cfg)
-	opt.NeverInitialize = true
-	st, err := sqlite.Open(ctx, opt)
-	if err != nil {
-		remedy := "see the message; projhost schema check compares the tables"
-		if _, locked := errors.AsType[*sqlite.LockedError](err); locked {
-			remedy = "stop that process, or check the address it listens at"
-		}
-		return append(out, finding{"database", failing, err.Error(), remedy})
+	where := cfg.Database()
+	st, err := openAsItIs(ctx, cfg)
+	_, noFile := errors.AsType[*noFileError](err)
+	_, locked := errors.AsType[*sqlite.LockedError](err)
+	_, differs := errors.AsType[*store.SchemaError](err)
+	never := cfg.Store.InitializeSchema == "never"
+	switch {
+	case noFile && never:
+		return append(out, finding{"database", failing, "there is none at " + where, `make it with the script of projhost schema print, or set [store] initialize_schema = "always"`})
+	case noFile:
+		return append(out, finding{"database", warning, "there is none at " + where + " yet", "the first start makes it"})
+	case missing(err) && !never:
+		return append(out, finding{"database", healthy, where, ""}, finding{"schema", warning, err.Error(), "the first start makes the tables, where there are none"})
+	case differs:
+		return append(out, finding{"database", healthy, where, ""}, finding{"schema", failing, err.Error(), "projhost schema print --driver " + cfg.Store.Driver + " says how the tables should be"})
+	case locked:
+		return append(out, finding{"database", failing, err.Error(), "stop that process, or check the address it listens at"})
+	case err != nil && cfg.Store.Driver == "sqlite":
+		return append(out, finding{"database", failing, err.Error(), "see the message; projhost schema check compares the tables"})
+	case err != nil:
+		return append(out, finding{"database", failing, err.Error(), "see the message, and docs/databases.md for rights and settings; [store] dsn is " + config.RedactDSN(cfg.Store.DSN)})
 	}
 	defer func() {
 		if err := st.Close(); err != nil {
@@ -175,11 +181,56 @@ func (c *cli) examineDatabase(ctx context.Context, cfg *config.Config) (out []fi
 	if err != nil {
 		return append(out, finding{"database", failing, err.Error(), ""})
 	}
-	out = append(out, finding{"database", healthy, fmt.Sprintf("%s (%s %s)", file, info.Driver, info.ServerVersion), ""})
+	out = append(out, finding{"database", healthy, fmt.Sprintf("%s (%s %s, positions from a %s)", where, info.Driver, info.ServerVersion, info.PositionMode), ""})
+	if s, ok := st.(interface {
+		Warnings(context.Context) ([]string, error)
+	}); ok {
+		list, err := s.Warnings(ctx)
+		if err != nil {
+			return append(out, finding{"settings", failing, err.Error(), ""})
+		}
+		for _, w := range list {
+			out = append(out, finding{"settings", warning, w, ""})
+		}
+	}
 	if err := st.Check(ctx); err != nil {
 		return append(out, finding{"schema", failing, err.Error(), "see the message"})
 	}
-	return append(out, finding{"schema", healthy, fmt.Sprintf("version %d, %s", info.SchemaVersion, plural(int64(info.Partitions), "partition")), ""})
+	out = append(out, finding{"schema", healthy, fmt.Sprintf("version %d, %s", info.SchemaVersion, plural(int64(info.Partitions), "partition")), ""})
+	return append(out, examineMarks(ctx, st)...)
+}
+
+// examineMarks finds transactions that keep messages from being read.
+func examineMarks(ctx context.Context, st store.Store) (out []finding) {
+	topics, err := st.ListTopics(ctx)
+	if err != nil {
+		return append(out, finding{"topics", failing, err.Error(), ""})
+	}
+	for i := range topics {
+		if h := topics[i].Holder; h != nil {
+			out = append(out, finding{"topics", warning, fmt.Sprintf("%s: %s behind %s", topics[i].Name, plural(topics[i].End-topics[i].HighWaterMark, "position"), holderText(h)),
+				"end that transaction: nothing after its first position can be read until then"})
+		}
+	}
+	return out
+}
+
+// holderText describes the transaction that holds a mark back.
+func holderText(h *store.MarkHolder) string {
+	text := fmt.Sprintf("the open transaction of session %d", h.PID)
+	if h.Prepared != "" {
+		text = fmt.Sprintf("the prepared transaction %q", h.Prepared)
+	}
+	if h.Application != "" {
+		text += " of " + h.Application
+	}
+	if h.State != "" {
+		text += ", " + h.State
+	}
+	if h.SinceUS > 0 {
+		text += ", since " + time.UnixMicro(h.SinceUS).UTC().Format(time.RFC3339)
+	}
+	return text
 }
 
 // examineAddress finds a port that something else has; none answers there.
@@ -226,7 +277,11 @@ func (c *cli) examineConsumers(ctx context.Context, cl *client) finding {
 // examineClock finds a clock that went back: the embedded database has no other.
 func examineClock(cfg *config.Config) finding {
 	now := time.Now()
-	detail := now.UTC().Format(time.RFC3339) + " by this machine, whose clock the database uses"
+	detail := now.UTC().Format(time.RFC3339) + " by this machine"
+	if cfg.Store.Driver != "sqlite" {
+		return finding{"clock", healthy, detail + "; the database uses its own", ""}
+	}
+	detail += ", whose clock the database uses"
 	for _, suffix := range []string{"", "-wal"} {
 		if fi, err := os.Stat(cfg.SQLitePath() + suffix); err == nil && fi.ModTime().After(now.Add(time.Minute)) {
 			return finding{"clock", failing, fmt.Sprintf("%s, but %s was written at %s", detail, filepath.Base(cfg.SQLitePath())+suffix, fi.ModTime().UTC().Format(time.RFC3339)),

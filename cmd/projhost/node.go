@@ -45,7 +45,7 @@ until it is interrupted. A stop lets batches and requests in hand finish.`,
 				return err
 			}
 			defer func() { err = errors.Join(err, n.close()) }()
-			log.Info("serving", "address", n.address(), "version", version(), "plugins", len(cfg.Plugins), "database", cfg.SQLitePath())
+			log.Info("serving", "address", n.address(), "version", version(), "plugins", len(cfg.Plugins), "database", cfg.Database())
 			if err := n.run(cmd.Context()); err != nil {
 				return err
 			}
@@ -76,7 +76,8 @@ func openNode(ctx context.Context, cfg *config.Config, log hclog.Logger, modules
 			err = errors.Join(err, n.close())
 		}
 	}()
-	if n.store, err = openStore(ctx, cfg); err != nil {
+	warn := log.Named("store").Warn
+	if n.store, err = openStore(ctx, cfg, func(format string, args ...any) { warn(fmt.Sprintf(format, args...)) }); err != nil {
 		return nil, err
 	}
 	if n.engine, err = plugins.NewEngine(filepath.Join(cfg.DataPath(), "modules"), log, plugins.Compile); err != nil {

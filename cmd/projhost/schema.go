@@ -4,15 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/projhost/projhost/internal/config"
-	"github.com/projhost/projhost/store/sqlite"
+	"github.com/projhost/projhost/store/drivers"
 )
 
 func (c *cli) schemaCommand() *cobra.Command {
@@ -30,10 +28,10 @@ func (c *cli) schemaCommand() *cobra.Command {
 			if driver == "" {
 				driver = cfg.Store.Driver
 			}
-			if !slices.Contains(config.Drivers, driver) {
-				return usage("--driver %q is not built into this version; it has %s", driver, strings.Join(config.Drivers, ", "))
+			if !slices.Contains(drivers.Schemas(), driver) {
+				return usage("--driver is one of %s, not %q", strings.Join(drivers.Schemas(), ", "), driver)
 			}
-			sql, err := sqlite.SchemaSQL(cfg.Store.TablePrefix, cfg.Partitions.Count)
+			sql, err := drivers.SchemaSQL(driver, cfg.Store.TablePrefix, cfg.Partitions.Count)
 			if err != nil {
 				return fmt.Errorf("schema: %w", err)
 			}
@@ -44,7 +42,8 @@ func (c *cli) schemaCommand() *cobra.Command {
 			return err
 		},
 	}
-	printCmd.Flags().StringVar(&driver, "driver", "", "database `driver` (default: store.driver of the configuration)")
+	printCmd.Flags().StringVar(&driver, "driver", "", "`name` of the database: "+strings.Join(drivers.Schemas(), ", ")+" (default: store.driver of the configuration)")
+	completeNames(printCmd, "driver", drivers.Schemas())
 	cmd.AddCommand(printCmd, &cobra.Command{
 		Use:   "check",
 		Short: "Compare the configured database with the schema this version expects",
@@ -60,7 +59,7 @@ func (c *cli) schemaCommand() *cobra.Command {
 			if c.json {
 				return c.printJSON(map[string]bool{"ok": true})
 			}
-			_, err = fmt.Fprintf(c.stdout, "%s is in shape\n", cfg.SQLitePath())
+			_, err = fmt.Fprintf(c.stdout, "%s is in shape\n", cfg.Database())
 			return err
 		},
 	})
@@ -69,12 +68,10 @@ func (c *cli) schemaCommand() *cobra.Command {
 
 // checkSchema opens the database without making anything, and closes it.
 func (c *cli) checkSchema(ctx context.Context, cfg *config.Config) (err error) {
-	if _, err := os.Stat(cfg.SQLitePath()); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("there is no database at %s: projhost run makes it, or projhost schema print its script", cfg.SQLitePath())
+	st, err := openAsItIs(ctx, cfg)
+	if _, none := errors.AsType[*noFileError](err); none {
+		return fmt.Errorf("there is no database at %s: projhost run makes it, or projhost schema print its script", cfg.Database())
 	}
-	opt := sqliteOptions(cfg)
-	opt.NeverInitialize = true
-	st, err := sqlite.Open(ctx, opt)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/projhost/projhost/abi"
-	"github.com/projhost/projhost/internal/config"
+	"github.com/projhost/projhost/store/drivers"
 )
 
 // release is set by the linker: -X main.release=v1.2.3.
@@ -41,7 +41,7 @@ func (c *cli) versionCommand() *cobra.Command {
 		Short: "Print version, Go version, ABI versions and database drivers",
 		Args:  exactly(),
 		RunE: func(*cobra.Command, []string) error {
-			v := versionInfo{version(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH, []string{fmt.Sprintf("1.%d", abi.Minor)}, config.Drivers}
+			v := versionInfo{version(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH, []string{fmt.Sprintf("1.%d", abi.Minor)}, drivers.Names()}
 			if c.json {
 				return c.printJSON(v)
 			}

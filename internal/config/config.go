@@ -39,10 +39,11 @@ type Config struct {
 
 // Store says which database keeps everything.
 type Store struct {
-	// sqlite | postgres | mysql | sqlserver; this version has sqlite.
+	// sqlite | postgres | mysql (MySQL and MariaDB) | sqlserver.
 	// sqlite
 	Driver string `toml:"driver" allowed:"sqlite|postgres|mysql|sqlserver"`
-	// sqlite: path of the file. "" is <data_dir>/projhost.db.
+	// sqlite: path of the file; "" is <data_dir>/projhost.db. Else the
+	// connection string of the database, which has to be given.
 	// ""
 	DSN     string `toml:"dsn" secret:"file"`
 	DSNFile string `toml:"dsn_file"`
@@ -56,11 +57,11 @@ type Store struct {
 	// table stops the start.
 	// always
 	InitializeSchema string `toml:"initialize_schema" allowed:"always|never"`
-	// Connections. 0: from lanes and consumers.
+	// Connections. 0: the driver's default.
 	// 0
 	MaxOpenConns int `toml:"max_open_conns" min:"0" max:"10000"`
-	// A session connection for LISTEN and the detector, where dsn is a pooler.
-	// No effect on sqlite.
+	// postgres, where dsn is a pooler: the server itself, for LISTEN, the
+	// detector and locks, which need a session of their own.
 	// ""
 	DirectDSN     string `toml:"direct_dsn" secret:"file"`
 	DirectDSNFile string `toml:"direct_dsn_file"`
@@ -241,6 +242,23 @@ func (c *Config) SQLitePath() string {
 	return filepath.Join(c.DataPath(), "projhost.db")
 }
 
+// StoreDSN is what the driver opens: the path of the file for sqlite, else the
+// connection string. It may hold a password.
+func (c *Config) StoreDSN() string {
+	if c.Store.Driver == "sqlite" {
+		return c.SQLitePath()
+	}
+	return c.Store.DSN
+}
+
+// Database says in messages where the database is, without its secrets.
+func (c *Config) Database() string {
+	if c.Store.Driver == "sqlite" {
+		return c.SQLitePath()
+	}
+	return c.Store.Driver + " at " + RedactDSN(c.Store.DSN)
+}
+
 // Notices lists settings that differ from their default and have no effect in
 // this version, each as one sentence.
 func (c *Config) Notices() []string {
@@ -251,9 +269,6 @@ func (c *Config) Notices() []string {
 	}
 	if c.Cluster.Rebalance != def.Cluster.Rebalance {
 		out = append(out, "cluster.rebalance: has no effect in this version: one host owns every partition")
-	}
-	if c.Store.DirectDSN != "" {
-		out = append(out, "store.direct_dsn: has no effect on sqlite")
 	}
 	for i := range c.Plugins {
 		p := &c.Plugins[i]

@@ -12,7 +12,7 @@ import (
 )
 
 // Drivers are those this version is built with.
-var Drivers = []string{"sqlite"}
+var Drivers = []string{"sqlite", "postgres"}
 
 var (
 	pluginName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
@@ -52,6 +52,59 @@ func (d *decoder) validateStore(s *Store) {
 		"%q is not usable: up to 32 letters, digits and \"_\", not starting with a digit", s.ReadModelPrefix)
 	d.check(s.ReadModelPrefix == "" || !strings.HasPrefix(strings.ToLower(s.ReadModelPrefix), strings.ToLower(s.TablePrefix)), "store.read_model_prefix",
 		"%q starts with store.table_prefix, %q, which is kept for the host's own tables", s.ReadModelPrefix, s.TablePrefix)
+	if !slices.Contains(Drivers, s.Driver) {
+		return
+	}
+	if err := CheckDSN(s.Driver, s.DSN); err != nil && !d.seen["store.dsn_file"] {
+		key := "store.dsn"
+		if d.lines["store.dsn_file"] > 0 {
+			key = "store.dsn_file"
+		}
+		d.check(false, key, "%v", err)
+	}
+	if s.DirectDSN != "" {
+		d.check(s.Driver == "postgres", "store.direct_dsn", "is for postgres behind a pooler, and store.driver is %q: remove it, or set driver = \"postgres\"", s.Driver)
+		if err := CheckDSN(s.Driver, s.DirectDSN); err != nil && s.Driver == "postgres" {
+			d.check(false, "store.direct_dsn", "%v", err)
+		}
+	}
+}
+
+// forms of connection strings, and how to tell that one is meant: a string that
+// can only be another driver's is a wrong driver, and better told here than by
+// a connection that fails.
+var dsnForms = map[string]struct {
+	example string
+	is      func(dsn string) bool
+}{
+	"sqlite": {"data/projhost.db", func(dsn string) bool { return !strings.Contains(dsn, "://") && !strings.Contains(dsn, "@tcp(") }},
+	"postgres": {"postgres://user:password@host:5432/database", func(dsn string) bool {
+		scheme, _, isURL := strings.Cut(dsn, "://")
+		return isURL && (scheme == "postgres" || scheme == "postgresql") || !isURL && strings.Contains(dsn, "=") && !strings.Contains(dsn, "@tcp(")
+	}},
+	"mysql": {"user:password@tcp(host:3306)/database", func(dsn string) bool {
+		name := dsn[strings.LastIndexByte(dsn, '/')+1:]
+		name, _, _ = strings.Cut(name, "?")
+		return !strings.Contains(dsn, "://") && strings.Contains(dsn, "/") && name != ""
+	}},
+	"sqlserver": {"sqlserver://user:password@host:1433?database=name", func(dsn string) bool {
+		return strings.HasPrefix(dsn, "sqlserver://") || strings.HasPrefix(dsn, "odbc:") || !strings.Contains(dsn, "://") && strings.Contains(dsn, "=") && !strings.Contains(dsn, "@tcp(")
+	}},
+}
+
+// CheckDSN tells a connection string that is missing or cannot be the driver's.
+// Its error does not show it.
+func CheckDSN(driver, dsn string) error {
+	form, known := dsnForms[driver]
+	switch {
+	case !known || dsn == "" && driver == "sqlite":
+		return nil
+	case dsn == "":
+		return fmt.Errorf("is missing: %s needs a connection string, such as %q", driver, form.example)
+	case !form.is(dsn):
+		return fmt.Errorf("is not of the form that %s has, such as %q (what is given is not shown, as it may hold a password)", driver, form.example)
+	}
+	return nil
 }
 
 func (d *decoder) validateHTTP(h *HTTP) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/postgres"
 	"github.com/projhost/projhost/store/sqlite"
 )
 
@@ -56,6 +57,17 @@ var all = []driver{
 		},
 		schemas: []string{"sqlite"},
 		schema:  func(_, prefix string, partitions int) (string, error) { return sqlite.SchemaSQL(prefix, partitions) },
+	},
+	{
+		name: "postgres",
+		open: func(ctx context.Context, o Options) (store.Store, error) {
+			return opened(postgres.Open(ctx, postgres.Options{
+				DSN: o.DSN, DirectDSN: o.DirectDSN, TablePrefix: o.TablePrefix, ReadModelPrefix: o.ReadModelPrefix, NeverInitialize: o.NeverInitialize,
+				Partitions: o.Partitions, MaxEvent: o.MaxEvent, MaxOpenConns: o.MaxOpenConns, Timeout: o.Timeout, Logf: o.Logf,
+			}))
+		},
+		schemas: []string{"postgres"},
+		schema:  func(_, prefix string, partitions int) (string, error) { return postgres.SchemaSQL(prefix, partitions) },
 	},
 }
 

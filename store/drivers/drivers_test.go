@@ -29,7 +29,7 @@ func TestAFailedOpenIsNoStore(t *testing.T) {
 		require.True(t, st == nil, name)
 	}
 	_, err := Open(t.Context(), Options{Driver: "oracle"})
-	require.ErrorContains(t, err, `there is no driver "oracle": it is one of sqlite`)
+	require.ErrorContains(t, err, `there is no driver "oracle": it is one of sqlite, `)
 }
 
 func TestEveryDriverPrintsItsSchema(t *testing.T) {
@@ -46,5 +46,5 @@ func TestEveryDriverPrintsItsSchema(t *testing.T) {
 		seen[text] = name
 	}
 	_, err := SchemaSQL("oracle", "ph_", 16)
-	require.ErrorContains(t, err, `there is no schema for "oracle": it is one of sqlite`)
+	require.ErrorContains(t, err, `there is no schema for "oracle": it is one of sqlite, `)
 }

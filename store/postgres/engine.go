@@ -42,6 +42,7 @@ func (e *engine) acquire(ctx context.Context) (*conn, func(), error) {
 	}
 	pc, err := e.pool.Acquire(ctx)
 	if err != nil {
+		err = connecting(err)
 		select {
 		case <-e.closed:
 			return nil, nil, errClosed
@@ -234,7 +235,7 @@ func (e *engine) Lock(ctx context.Context, name string) (func() error, error) {
 	op := "lock " + name
 	pc, err := pgx.ConnectConfig(ctx, e.direct)
 	if err != nil {
-		return nil, sqlstore.Fail(e, op, false, unlost(ctx, err))
+		return nil, sqlstore.Fail(e, op, false, unlost(ctx, connecting(err)))
 	}
 	h := fnv.New64a()
 	h.Write([]byte("projhost\x00" + name))

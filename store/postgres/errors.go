@@ -3,6 +3,9 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -103,6 +106,30 @@ func codeOf(err error) string {
 		return server.Code
 	}
 	return ""
+}
+
+// connectError tells in one line why no connection came about: pgx gives a line
+// for each address and for each way of encryption it tried, most of them alike.
+type connectError struct{ cause *pgconn.ConnectError }
+
+func (e *connectError) Error() string {
+	var reasons []string
+	for line := range strings.Lines(e.cause.Unwrap().Error()) {
+		if line = strings.TrimSpace(line); line != "" && !slices.Contains(reasons, line) {
+			reasons = append(reasons, line)
+		}
+	}
+	return fmt.Sprintf("connect as %s: %s", e.cause.Config.User, strings.Join(reasons, "; "))
+}
+
+func (e *connectError) Unwrap() error { return e.cause }
+
+// connecting gives the error of a connection attempt its form.
+func connecting(err error) error {
+	if cause, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return &connectError{cause}
+	}
+	return err
 }
 
 // classOf implements [sqlstore.Engine.Class]. Text is never looked at.

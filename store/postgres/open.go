@@ -262,7 +262,7 @@ func (s *Store) server(ctx context.Context) (v server, err error) {
 func (s *Store) sameDatabase(ctx context.Context, v server) error {
 	conn, err := pgx.ConnectConfig(ctx, s.engine.direct)
 	if err != nil {
-		return fmt.Errorf("[store] direct_dsn: %w", sqlstore.Fail(s.engine, "connect", false, err))
+		return fmt.Errorf("[store] direct_dsn: %w", sqlstore.Fail(s.engine, "connect", false, connecting(err)))
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	other, err := readServer(ctx, &sqlConn{c: newConn(conn.PgConn(), false)})
