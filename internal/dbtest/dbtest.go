@@ -199,6 +199,11 @@ func createSQLServer(t testing.TB, admin string) string {
 	t.Helper()
 	name := databaseName()
 	execSQL(t, "sqlserver", admin, "CREATE DATABASE "+name)
+	for setting, column := range map[string]string{"READ_COMMITTED_SNAPSHOT": "is_read_committed_snapshot_on", "ALLOW_SNAPSHOT_ISOLATION": "snapshot_isolation_state"} {
+		// Only where it is off: Azure has both on, and Babelfish knows no ALTER DATABASE.
+		execSQL(t, "sqlserver", admin, "IF EXISTS (SELECT 1 FROM sys.databases WHERE name = '"+name+"' AND "+column+" = 0) "+
+			"EXEC('ALTER DATABASE "+name+" SET "+setting+" ON')")
+	}
 	t.Cleanup(func() {
 		execSQL(t, "sqlserver", admin, "IF DB_ID('"+name+"') IS NOT NULL BEGIN ALTER DATABASE "+name+
 			" SET SINGLE_USER WITH ROLLBACK IMMEDIATE; DROP DATABASE "+name+" END")

@@ -12,6 +12,7 @@ import (
 	"github.com/projhost/projhost/store"
 	"github.com/projhost/projhost/store/postgres"
 	"github.com/projhost/projhost/store/sqlite"
+	"github.com/projhost/projhost/store/sqlserver"
 )
 
 // Options say which database to open, for all drivers alike.
@@ -68,6 +69,17 @@ var all = []driver{
 		},
 		schemas: []string{"postgres"},
 		schema:  func(_, prefix string, partitions int) (string, error) { return postgres.SchemaSQL(prefix, partitions) },
+	},
+	{
+		name: "sqlserver",
+		open: func(ctx context.Context, o Options) (store.Store, error) {
+			return opened(sqlserver.Open(ctx, sqlserver.Options{
+				DSN: o.DSN, TablePrefix: o.TablePrefix, ReadModelPrefix: o.ReadModelPrefix, NeverInitialize: o.NeverInitialize,
+				Partitions: o.Partitions, MaxEvent: o.MaxEvent, MaxOpenConns: o.MaxOpenConns, Timeout: o.Timeout, Logf: o.Logf,
+			}))
+		},
+		schemas: []string{"sqlserver"},
+		schema:  func(_, prefix string, partitions int) (string, error) { return sqlserver.SchemaSQL(prefix, partitions) },
 	},
 }
 

@@ -9,20 +9,20 @@
 -- of them, is found by its hash.
 
 CREATE TABLE {{schema_migrations}} (
-    version    int                 NOT NULL,
+    version    int                   NOT NULL,
     name       varchar(255) {{text}} NOT NULL,
     checksum   varchar(255) {{text}} NOT NULL,
-    applied_us bigint              NOT NULL,
+    applied_us bigint                NOT NULL,
     PRIMARY KEY (version)
 );
 
 -- What the first start freezes for ever: every later start compares its
 -- configuration with this row.
 CREATE TABLE {{partition_metadata}} (
-    id            int                 NOT NULL,
-    partitions    int                 NOT NULL,
+    id            int                   NOT NULL,
+    partitions    int                   NOT NULL,
     hash          varchar(255) {{text}} NOT NULL,
-    key_encoding  int                 NOT NULL,
+    key_encoding  int                   NOT NULL,
     position_mode varchar(255) {{text}} NOT NULL,
     PRIMARY KEY (id)
 );
@@ -31,7 +31,7 @@ CREATE TABLE {{partition_metadata}} (
 -- own, so that what uses one may be rolled back.
 CREATE TABLE {{counters}} (
     name  varchar(255) {{text}} NOT NULL,
-    value bigint              NOT NULL DEFAULT 0,
+    value bigint                NOT NULL DEFAULT 0,
     PRIMARY KEY (name)
 );
 
@@ -40,9 +40,9 @@ CREATE TABLE {{counters}} (
 CREATE TABLE {{topics}} (
     name            varchar(1020) {{text}} NOT NULL,
     kind            varchar(255) {{text}}  NOT NULL,
-    topic_start     bigint               NOT NULL DEFAULT 0,
-    end_position    bigint               NOT NULL DEFAULT 0,
-    high_water_mark bigint               NOT NULL DEFAULT 0,
+    topic_start     bigint                 NOT NULL DEFAULT 0,
+    end_position    bigint                 NOT NULL DEFAULT 0,
+    high_water_mark bigint                 NOT NULL DEFAULT 0,
     PRIMARY KEY NONCLUSTERED (name)
 );
 
@@ -50,21 +50,21 @@ CREATE TABLE {{topics}} (
 -- payload is text where it is JSON, so that SQL clients can read it, else bytes:
 -- exactly one of data and data_bytes is set.
 CREATE TABLE {{events}} (
-    position       bigint               NOT NULL,
-    sequence       bigint               NOT NULL,
-    occurred_us    bigint               NOT NULL,
-    id             binary(16)           NOT NULL,
-    stream         binary(32)           NOT NULL,
-    partition_key  int                  NOT NULL,
-    revision       int                  NOT NULL,
-    codec_version  int                  NOT NULL,
+    position       bigint                 NOT NULL,
+    sequence       bigint                 NOT NULL,
+    occurred_us    bigint                 NOT NULL,
+    id             binary(16)             NOT NULL,
+    stream         binary(32)             NOT NULL,
+    partition_key  int                    NOT NULL,
+    revision       int                    NOT NULL,
+    codec_version  int                    NOT NULL,
     aggregate_type varchar(1020) {{text}} NOT NULL,
     aggregate_id   varchar(1020) {{text}} NOT NULL,
     type           varchar(1020) {{text}} NOT NULL,
     codec          varchar(1020) {{text}} NOT NULL,
-    data           varchar(max) {{text}},
-    data_bytes     varbinary(max),
-    metadata       varchar(max) {{text}},
+    data           varchar(max) {{text}}  NULL,
+    data_bytes     varbinary(max)         NULL,
+    metadata       varchar(max) {{text}}  NULL,
     PRIMARY KEY (position)
 );
 
@@ -79,15 +79,15 @@ CREATE UNIQUE INDEX {{events_stream}} ON {{events}} (stream, sequence);
 CREATE INDEX {{events_partition}} ON {{events}} (partition_key);
 
 CREATE TABLE {{snapshots}} (
-    stream         binary(32)           NOT NULL,
+    stream         binary(32)             NOT NULL,
     aggregate_type varchar(1020) {{text}} NOT NULL,
     aggregate_id   varchar(1020) {{text}} NOT NULL,
-    sequence       bigint               NOT NULL,
-    version        int                  NOT NULL,
+    sequence       bigint                 NOT NULL,
+    version        int                    NOT NULL,
     codec          varchar(1020) {{text}} NOT NULL,
-    codec_version  int                  NOT NULL,
-    created_us     bigint               NOT NULL,
-    data           varchar(max) {{text}},
-    data_bytes     varbinary(max),
+    codec_version  int                    NOT NULL,
+    created_us     bigint                 NOT NULL,
+    data           varchar(max) {{text}}  NULL,
+    data_bytes     varbinary(max)         NULL,
     PRIMARY KEY (stream)
 );

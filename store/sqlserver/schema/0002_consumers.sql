@@ -7,15 +7,15 @@ CREATE TABLE {{consumers}} (
     type                varchar(680) {{text}}  NOT NULL,
     name                varchar(1020) {{text}} NOT NULL,
     state               varchar(255) {{text}}  NOT NULL,
-    state_since_us      bigint               NOT NULL,
-    halt                varchar(max) {{text}},
-    epoch               bigint               NOT NULL DEFAULT 0,
-    live_build          bigint               NOT NULL,
-    revision            bigint               NOT NULL DEFAULT 1,
+    state_since_us      bigint                 NOT NULL,
+    halt                varchar(max) {{text}}  NULL,
+    epoch               bigint                 NOT NULL DEFAULT 0,
+    live_build          bigint                 NOT NULL,
+    revision            bigint                 NOT NULL DEFAULT 1,
     plugin              varchar(1020) {{text}} NOT NULL,
     digest              varchar(1020) {{text}} NOT NULL,
     topics              varchar(max) {{text}}  NOT NULL,
-    fingerprint_version int                  NOT NULL,
+    fingerprint_version int                    NOT NULL,
     inputs_hash         varchar(255) {{text}}  NOT NULL,
     keys_hash           varchar(255) {{text}}  NOT NULL,
     tables_hash         varchar(255) {{text}}  NOT NULL,
@@ -27,33 +27,33 @@ CREATE TABLE {{consumers}} (
 -- used again. tables is their declaration in JSON, so that rows can be read
 -- without the module.
 CREATE TABLE {{builds}} (
-    id            bigint               NOT NULL,
+    id            bigint                 NOT NULL,
     consumer_type varchar(680) {{text}}  NOT NULL,
     consumer_name varchar(1020) {{text}} NOT NULL,
-    created_us    bigint               NOT NULL,
+    created_us    bigint                 NOT NULL,
     digest        varchar(1020) {{text}} NOT NULL,
     tables        varchar(max) {{text}}  NOT NULL,
     PRIMARY KEY (id)
 );
 
 CREATE TABLE {{checkpoints}} (
-    build              bigint               NOT NULL,
+    build              bigint                 NOT NULL,
     topic              varchar(1020) {{text}} NOT NULL,
-    [partition]        int                  NOT NULL,
-    position           bigint               NOT NULL DEFAULT 0,
-    epoch              bigint               NOT NULL DEFAULT 0,
-    effects_through    bigint               NOT NULL DEFAULT 0,
-    replay_through     bigint               NOT NULL DEFAULT 0,
-    incomplete_through bigint               NOT NULL DEFAULT 0,
+    [partition]        int                    NOT NULL,
+    position           bigint                 NOT NULL DEFAULT 0,
+    epoch              bigint                 NOT NULL DEFAULT 0,
+    effects_through    bigint                 NOT NULL DEFAULT 0,
+    replay_through     bigint                 NOT NULL DEFAULT 0,
+    incomplete_through bigint                 NOT NULL DEFAULT 0,
     PRIMARY KEY NONCLUSTERED (build, topic, [partition])
 );
 
 CREATE TABLE {{ownership}} (
-    build       bigint               NOT NULL,
-    [partition] int                  NOT NULL,
-    instance_id varchar(1020) {{text}},
-    generation  bigint               NOT NULL DEFAULT 0,
-    revision    bigint               NOT NULL DEFAULT 0,
+    build       bigint                 NOT NULL,
+    [partition] int                    NOT NULL,
+    instance_id varchar(1020) {{text}} NULL,
+    generation  bigint                 NOT NULL DEFAULT 0,
+    revision    bigint                 NOT NULL DEFAULT 0,
     PRIMARY KEY (build, [partition])
 );
 
@@ -62,9 +62,9 @@ CREATE TABLE {{ownership}} (
 CREATE TABLE {{instances}} (
     id                varchar(1020) {{text}} NOT NULL,
     host_name         varchar(1020) {{text}} NOT NULL,
-    started_us        bigint               NOT NULL,
-    ttl_us            bigint               NOT NULL,
-    last_heartbeat_us bigint               NOT NULL,
+    started_us        bigint                 NOT NULL,
+    ttl_us            bigint                 NOT NULL,
+    last_heartbeat_us bigint                 NOT NULL,
     PRIMARY KEY NONCLUSTERED (id)
 );
 
@@ -76,7 +76,7 @@ CREATE TABLE {{read_model_tables}} (
     consumer_type varchar(680) {{text}}  NOT NULL,
     consumer_name varchar(1020) {{text}} NOT NULL,
     declared      varchar(255) {{text}}  NOT NULL,
-    build         bigint               NOT NULL,
-    adopting      varchar(255) {{text}},
+    build         bigint                 NOT NULL,
+    adopting      varchar(255) {{text}}  NULL,
     PRIMARY KEY (name)
 );

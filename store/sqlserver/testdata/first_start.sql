@@ -1,0 +1,144 @@
+CREATE TABLE [ph_schema_migrations] (
+    version    int                   NOT NULL,
+    name       varchar(255) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    checksum   varchar(255) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    applied_us bigint                NOT NULL,
+    PRIMARY KEY (version)
+);
+
+CREATE TABLE [ph_partition_metadata] (
+    id            int                   NOT NULL,
+    partitions    int                   NOT NULL,
+    hash          varchar(255) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    key_encoding  int                   NOT NULL,
+    position_mode varchar(255) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    PRIMARY KEY (id)
+);
+
+CREATE TABLE [ph_counters] (
+    name  varchar(255) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    value bigint                NOT NULL DEFAULT 0,
+    PRIMARY KEY (name)
+);
+
+CREATE TABLE [ph_topics] (
+    name            varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    kind            varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    topic_start     bigint                 NOT NULL DEFAULT 0,
+    end_position    bigint                 NOT NULL DEFAULT 0,
+    high_water_mark bigint                 NOT NULL DEFAULT 0,
+    PRIMARY KEY NONCLUSTERED (name)
+);
+
+CREATE TABLE [ph_events] (
+    position       bigint                 NOT NULL,
+    sequence       bigint                 NOT NULL,
+    occurred_us    bigint                 NOT NULL,
+    id             binary(16)             NOT NULL,
+    stream         binary(32)             NOT NULL,
+    partition_key  int                    NOT NULL,
+    revision       int                    NOT NULL,
+    codec_version  int                    NOT NULL,
+    aggregate_type varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    aggregate_id   varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    type           varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    codec          varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    data           varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NULL,
+    data_bytes     varbinary(max)         NULL,
+    metadata       varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NULL,
+    PRIMARY KEY (position)
+);
+
+CREATE TABLE [ph_snapshots] (
+    stream         binary(32)             NOT NULL,
+    aggregate_type varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    aggregate_id   varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    sequence       bigint                 NOT NULL,
+    version        int                    NOT NULL,
+    codec          varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    codec_version  int                    NOT NULL,
+    created_us     bigint                 NOT NULL,
+    data           varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NULL,
+    data_bytes     varbinary(max)         NULL,
+    PRIMARY KEY (stream)
+);
+
+INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (1, 'events', 'b511c5d671437bbc0c604aff3d2c605f27098eed7cd6ab4eead70eebfaf39822', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
+
+CREATE TABLE [ph_consumers] (
+    type                varchar(680) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    name                varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    state               varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    state_since_us      bigint                 NOT NULL,
+    halt                varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NULL,
+    epoch               bigint                 NOT NULL DEFAULT 0,
+    live_build          bigint                 NOT NULL,
+    revision            bigint                 NOT NULL DEFAULT 1,
+    plugin              varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    digest              varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    topics              varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    fingerprint_version int                    NOT NULL,
+    inputs_hash         varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    keys_hash           varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    tables_hash         varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    logic_hash          varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    PRIMARY KEY NONCLUSTERED (type, name)
+);
+
+CREATE TABLE [ph_builds] (
+    id            bigint                 NOT NULL,
+    consumer_type varchar(680) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    consumer_name varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    created_us    bigint                 NOT NULL,
+    digest        varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    tables        varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    PRIMARY KEY (id)
+);
+
+CREATE TABLE [ph_checkpoints] (
+    build              bigint                 NOT NULL,
+    topic              varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    [partition]        int                    NOT NULL,
+    position           bigint                 NOT NULL DEFAULT 0,
+    epoch              bigint                 NOT NULL DEFAULT 0,
+    effects_through    bigint                 NOT NULL DEFAULT 0,
+    replay_through     bigint                 NOT NULL DEFAULT 0,
+    incomplete_through bigint                 NOT NULL DEFAULT 0,
+    PRIMARY KEY NONCLUSTERED (build, topic, [partition])
+);
+
+CREATE TABLE [ph_ownership] (
+    build       bigint                 NOT NULL,
+    [partition] int                    NOT NULL,
+    instance_id varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NULL,
+    generation  bigint                 NOT NULL DEFAULT 0,
+    revision    bigint                 NOT NULL DEFAULT 0,
+    PRIMARY KEY (build, [partition])
+);
+
+CREATE TABLE [ph_instances] (
+    id                varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    host_name         varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    started_us        bigint                 NOT NULL,
+    ttl_us            bigint                 NOT NULL,
+    last_heartbeat_us bigint                 NOT NULL,
+    PRIMARY KEY NONCLUSTERED (id)
+);
+
+CREATE TABLE [ph_read_model_tables] (
+    name          varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    consumer_type varchar(680) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    consumer_name varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    declared      varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    build         bigint                 NOT NULL,
+    adopting      varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NULL,
+    PRIMARY KEY (name)
+);
+
+INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (2, 'consumers', '9f3a26e0f54dae5f78dd9c573388aaff9ca18bfcfda1776379e8e335a12ddf17', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
+
+INSERT INTO [ph_partition_metadata] (id, partitions, hash, key_encoding, position_mode) VALUES (1, 256, 'fnv1a64-fmix64', 1, 'counter');
+
+INSERT INTO [ph_topics] (name, kind) VALUES ('events', 'events');
+
+INSERT INTO [ph_counters] (name, value) VALUES ('builds', 0);
