@@ -99,20 +99,25 @@ func writePlugin(p *place, name string, wasm []byte) string {
 	return fmt.Sprintf("[[plugin]]\nname = %q\npath = %q\n", name, name+".wasm")
 }
 
-func TestHostServesTheCommands(t *testing.T) {
-	accounts, loans := guest.Build(t, "testplugins/accounts"), guest.Build(t, "testplugins/loans")
-	p := newPlace(t)
-	p.write("config.toml", hostConfigText+writePlugin(p, "accounts", accounts)+writePlugin(p, "loans", loans))
-	h := p.host()
-
-	var lines bytes.Buffer
+// sampleLines are 400 events of accounts and 600 of loans in the import format.
+func sampleLines() string {
+	var lines strings.Builder
 	for e := range samples.Accounts(400, 20) {
 		fmt.Fprintf(&lines, `{"id":"%s","aggregate_type":"%s","aggregate_id":"%s","type":"%s","data":%s,"occurred_at":"2026-01-02T03:04:05Z"}`+"\n", store.ID(e.ID), e.AggregateType, e.AggregateID, e.Type, e.Data)
 	}
 	for e := range samples.Loans(600) {
 		fmt.Fprintf(&lines, `{"id":"%s","aggregate_type":"%s","aggregate_id":"%s","type":"%s","data":%s,"occurred_at":"2026-01-02T03:04:05Z"}`+"\n", store.ID(e.ID), e.AggregateType, e.AggregateID, e.Type, e.Data)
 	}
-	p.write("events.jsonl", lines.String())
+	return lines.String()
+}
+
+func TestHostServesTheCommands(t *testing.T) {
+	accounts, loans := guest.Build(t, "testplugins/accounts"), guest.Build(t, "testplugins/loans")
+	p := newPlace(t)
+	p.write("config.toml", hostConfigText+writePlugin(p, "accounts", accounts)+writePlugin(p, "loans", loans))
+	h := p.host()
+
+	p.write("events.jsonl", sampleLines())
 	require.Contains(t, p.run("", "import", "events.jsonl").ok(), "1,000 events stored in")
 	require.Contains(t, p.run("", "import", "events.jsonl").ok(), "0 events stored, 1,000 already there in")
 

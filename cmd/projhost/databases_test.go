@@ -1,0 +1,200 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/projhost/projhost/internal/dbtest"
+	"github.com/projhost/projhost/internal/guest"
+	"github.com/projhost/projhost/store/drivers"
+)
+
+// servers give a database each; a driver without one here fails the test.
+var servers = map[string]func(testing.TB) string{
+	"postgres":  dbtest.Postgres,
+	"mysql":     dbtest.MySQL,
+	"sqlserver": dbtest.SQLServer,
+}
+
+// onServers runs a test in a place of its own on a new database of each server.
+func onServers(t *testing.T, test func(p *place, driver, dsn string)) {
+	for _, driver := range drivers.Names() {
+		if driver == "sqlite" {
+			continue
+		}
+		require.Contains(t, servers, driver)
+		t.Run(driver, func(t *testing.T) {
+			dsn := servers[driver](t)
+			test(newPlace(t), driver, dsn)
+		})
+	}
+}
+
+func serverConfig(driver, dsn string) string {
+	return fmt.Sprintf("[store]\ndriver = %q\ndsn = %q\n", driver, dsn)
+}
+
+// The commands answer on every database as they do on a file; the golden
+// answers are those of SQLite.
+func TestCommandsAnswerAlikeOnEveryDatabase(t *testing.T) {
+	accounts, loans := guest.Build(t, "testplugins/accounts"), guest.Build(t, "testplugins/loans")
+	onServers(t, func(p *place, driver, dsn string) {
+		t := p.t
+		noHost := strings.Replace(hostConfigText, "127.0.0.1:0", "127.0.0.1:1", 1) + serverConfig(driver, dsn)
+		p.write("config.toml", noHost)
+
+		// A database without tables is told, and none are made by who only looks.
+		for _, args := range [][]string{{"topics", "list"}, {"schema", "check"}, {"export", "events"}} {
+			o := p.run("", args...)
+			require.Equal(t, exitFailed, o.code, args)
+			require.Equal(t, 1, strings.Count(o.stderr, "\n"), o.stderr)
+			require.Contains(t, o.stderr, "is missing")
+		}
+		doctor := p.run("", "doctor")
+		require.Equal(t, exitOK, doctor.code, doctor.stdout)
+		require.Contains(t, doctor.stdout, "→ the first start makes the tables")
+
+		// Without a host a command opens the database itself.
+		p.write("events.jsonl", sampleLines())
+		require.Contains(t, p.run("", "import", "events.jsonl").ok(), "1,000 events stored in")
+		require.Contains(t, p.run("", "import", "events.jsonl").ok(), "0 events stored, 1,000 already there in")
+		require.Contains(t, p.run("", "schema", "check").ok(), "is in shape\n")
+		require.Equal(t, 1000, strings.Count(p.run("", "export", "events").ok(), "\n"))
+		doctor = p.run("", "doctor")
+		require.Equal(t, exitOK, doctor.code, doctor.stdout)
+		require.Contains(t, doctor.stdout, "("+driver+" ")
+		require.Contains(t, doctor.stdout, "16 partitions")
+
+		p.write("config.toml", hostConfigText+serverConfig(driver, dsn)+writePlugin(p, "accounts", accounts)+writePlugin(p, "loans", loans))
+		h := p.host()
+		fresh := []string{"--min-position", p.end(), "--wait", "60s"}
+		query := func(args ...string) string {
+			t.Helper()
+			o := p.run("", append(append([]string{"query"}, args...), fresh...)...)
+			require.Equal(t, exitOK, o.code, o.stderr)
+			return o.stdout + o.stderr
+		}
+		golden(t, "query-table", query("accounts", "--limit", "5"))
+		golden(t, "query-csv", query("accounts", "--limit", "3", "--format", "csv"))
+		golden(t, "query-where", query("accounts", "--where", "status=open", "--order", "owner:desc", "--limit", "4"))
+		golden(t, "query-key", query("accounts", "account-00003"))
+		golden(t, "query-children", query("resources", "112", "--limit", "3"))
+		golden(t, "query-children-table", query("resources", "112", "--table", "resource_applications", "--limit", "3"))
+		golden(t, "query-after-desc", query("accounts", "--order", "key:desc", "--after", "account-00003", "--limit", "2"))
+		require.Regexp(t, `\nstore `+driver+` \S.*, schema \d+, 16 partitions\n`, p.run("", "status").ok())
+		o := p.run(`{"type":"opened","data":{"owner":"o"}}`, "append", "account", "new", "--expected-version", "new")
+		require.Equal(t, exitOK, o.code, o.stderr)
+		o = p.run(`{"type":"opened","data":{"owner":"o"}}`, "append", "account", "new", "--expected-version", "new")
+		require.Equal(t, exitFailed, o.code)
+		require.Contains(t, o.stderr, "concurrent_write")
+		doctor = p.run("", "doctor")
+		require.Equal(t, exitOK, doctor.code, doctor.stdout)
+
+		// Others read the same database while the host runs.
+		before := query("accounts", "--limit", "5")
+		url := h.address
+		t.Setenv("PROJHOST_URL", "")
+		p.write("config.toml", noHost)
+		require.Equal(t, 1001, strings.Count(p.run("", "export", "events").ok(), "\n"))
+		t.Setenv("PROJHOST_URL", url)
+		h.end()
+		fresh = nil
+		require.Equal(t, before, query("accounts", "--limit", "5"))
+	})
+}
+
+// end is the highest position of the events.
+func (p *place) end() string {
+	p.t.Helper()
+	for line := range strings.Lines(p.run("", "topics", "list").ok()) {
+		if f := strings.Fields(line); f[0] == "events" {
+			return f[3]
+		}
+	}
+	p.t.Fatal("no topic events")
+	return ""
+}
+
+func TestDemoOnAServer(t *testing.T) {
+	guest.Build(t, "testplugins/accounts")
+	onServers(t, func(p *place, driver, dsn string) {
+		t := p.t
+		demo := func(events string) outcome {
+			return p.run("", "demo", "--once", "--events", events, "--listen", "127.0.0.1:0", "--driver", driver, "--dsn", dsn)
+		}
+		o := demo("3000")
+		require.Equal(t, exitOK, o.code, o.stderr)
+		require.Contains(t, o.stdout, "the read model has caught up: 3,000 events appended and applied in ")
+		golden(t, "demo-rows", strings.TrimSuffix(o.stdout[strings.Index(o.stdout, "KEY"):], "\n"))
+		o = demo("3500")
+		require.Equal(t, exitOK, o.code, o.stderr)
+		require.Contains(t, o.stdout, "3,000 events are there from before\nappended 500 events in ")
+
+		// A database of somebody's is left alone.
+		mine := servers[driver](t)
+		p.write("config.toml", "[http]\nlisten = \"127.0.0.1:1\"\n"+serverConfig(driver, mine))
+		p.run(`{"type":"T","data":1}`, "append", "a", "1").ok()
+		o = p.run("", "demo", "--once", "--events", "10", "--listen", "127.0.0.1:0", "--driver", driver, "--dsn", mine)
+		require.Equal(t, exitFailed, o.code)
+		require.Regexp(t, `^projhost: `+driver+` at \S+ has tables of a projhost that are not the demo's: name an empty database with --dsn\n$`, o.stderr)
+		require.Equal(t, 1, strings.Count(p.run("", "export", "events").ok(), "\n"))
+	})
+}
+
+// What is wrong with a connection is one line that says what to mend, and never
+// the password.
+func TestConnectionsThatFail(t *testing.T) {
+	onServers(t, func(p *place, driver, dsn string) {
+		t := p.t
+		for what, bad := range badDSNs(t, driver, dsn) {
+			p.write("config.toml", "[http]\nlisten = \"127.0.0.1:1\"\n"+serverConfig(driver, bad))
+			for _, args := range [][]string{{"run"}, {"topics", "list"}, {"schema", "check"}, {"append", "a", "1"}, {"demo", "--once", "--listen", "127.0.0.1:0", "--driver", driver, "--dsn", bad}} {
+				o := p.run("", args...)
+				require.Equal(t, exitFailed, o.code, "%s: %v", what, args)
+				require.Equal(t, 1, strings.Count(o.stderr, "\n"), "%s: %v: %s", what, args, o.stderr)
+				require.Regexp(t, `^projhost: `, o.stderr)
+				require.NotContains(t, o.stderr+o.stdout, "hunter2")
+				if slices.Contains(args, "run") {
+					t.Logf("%s: %s", what, o.stderr)
+				}
+			}
+			o := p.run("", "doctor")
+			require.Equal(t, exitFailed, o.code, what)
+			require.Regexp(t, `fail +database +`, o.stdout)
+			require.NotContains(t, o.stderr+o.stdout, "hunter2")
+		}
+	})
+}
+
+// badDSNs are connection strings that go wrong, each in its way.
+func badDSNs(t *testing.T, driver, dsn string) map[string]string {
+	t.Helper()
+	replace := func(old, with string) string {
+		t.Helper()
+		out := strings.Replace(dsn, old, with, 1)
+		require.NotEqual(t, dsn, out, "%s is not in the connection string", old)
+		return out
+	}
+	database := dsn[strings.Index(dsn, "ph_test_"):]
+	database, _, _ = strings.Cut(database, "?")
+	user, _, _ := strings.Cut(dsn, "@")
+	user = user[strings.LastIndexByte(user, '/')+1:]
+	address := hostOf(dsn)
+	return map[string]string{
+		"no such database": replace(database, "ph_test_nope"),
+		"no such user":     replace(user+"@", "nobody:hunter2@"),
+		"nobody listens":   strings.Replace(replace(address, "127.0.0.1:1"), user+"@", user+":hunter2@", 1),
+		"no such host":     replace(address, "no-such-host.invalid:1"),
+	}
+}
+
+// hostOf is host and port of a connection string of the tests.
+func hostOf(dsn string) string {
+	_, rest, _ := strings.Cut(dsn, "@")
+	rest = strings.TrimPrefix(rest, "tcp(")
+	return rest[:strings.IndexAny(rest, "/)?")]
+}
