@@ -13,7 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/projhost/projhost/internal/config"
 	"github.com/projhost/projhost/store/drivers"
 )
 
@@ -171,11 +170,6 @@ func TestUsage(t *testing.T) {
 	for _, cmd := range []string{"demo", "run", "import", "export", "append", "query", "status", "consumers", "plugins", "topics", "schema", "doctor", "version", "completion"} {
 		require.Contains(t, p.run("", cmd, "--help").ok(), "Usage:", cmd)
 	}
-}
-
-// The configuration takes the drivers that can be opened, no others.
-func TestConfiguredDriversAreThoseThereAre(t *testing.T) {
-	require.Equal(t, drivers.Names(), config.Drivers)
 }
 
 func TestVersion(t *testing.T) {

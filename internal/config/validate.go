@@ -6,13 +6,9 @@ import (
 	"net"
 	"net/netip"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 )
-
-// Drivers are those this version is built with.
-var Drivers = []string{"sqlite", "postgres"}
 
 var (
 	pluginName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
@@ -43,16 +39,13 @@ func (d *decoder) validate(c *Config) {
 }
 
 func (d *decoder) validateStore(s *Store) {
-	known := slices.Contains([]string{"sqlite", "postgres", "mysql", "sqlserver"}, s.Driver)
-	d.check(!known || slices.Contains(Drivers, s.Driver), "store.driver",
-		"%q is not built into this version; it has %s", s.Driver, strings.Join(Drivers, ", "))
 	d.check(prefixName.MatchString(s.TablePrefix), "store.table_prefix",
 		"%q is not usable: 1 to 32 letters, digits and \"_\", not starting with a digit", s.TablePrefix)
 	d.check(s.ReadModelPrefix == "" || prefixName.MatchString(s.ReadModelPrefix), "store.read_model_prefix",
 		"%q is not usable: up to 32 letters, digits and \"_\", not starting with a digit", s.ReadModelPrefix)
 	d.check(s.ReadModelPrefix == "" || !strings.HasPrefix(strings.ToLower(s.ReadModelPrefix), strings.ToLower(s.TablePrefix)), "store.read_model_prefix",
 		"%q starts with store.table_prefix, %q, which is kept for the host's own tables", s.ReadModelPrefix, s.TablePrefix)
-	if !slices.Contains(Drivers, s.Driver) {
+	if d.seen["store.driver"] {
 		return
 	}
 	if err := CheckDSN(s.Driver, s.DSN); err != nil && !d.seen["store.dsn_file"] {
