@@ -204,6 +204,14 @@ func stale(code string) bool {
 // run sends statements in one flight and reads all results. On an error it
 // tells the place of the statement that failed, len(list) for the connection.
 func (c *conn) run(ctx context.Context, list ...*statement) (failed int, err error) {
+	defer func() {
+		var lost *lostError
+		if errors.As(err, &lost) {
+			// All of the flight may have been sent, and whatever answers came
+			// so far, the server may go on with the rest of it.
+			failed = len(list)
+		}
+	}()
 	r, err := c.send(ctx, list)
 	if err != nil {
 		return len(list), err
