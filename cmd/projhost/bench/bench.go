@@ -240,7 +240,7 @@ func (b *run) contenders(ctx context.Context) (list []contender, err error) {
 			list = append(list, contender{
 				name: name, what: what, events: b.Events, table: hostTable,
 				run: func(ctx context.Context, dsn string, m *meter) error {
-					return catchUp(ctx, b.data, dsn, p, b.data.last, m)
+					return catchUp(ctx, b.data, dsn, p, b.data.last(), m)
 				},
 			})
 		}

@@ -49,7 +49,7 @@ func (b *run) idle(ctx context.Context) error {
 			return err
 		}
 		defer func() { err = errors.Join(err, r.close()) }()
-		if err := r.applied(ctx, b.data.last); err != nil {
+		if err := r.applied(ctx, b.data.last()); err != nil {
 			return err
 		}
 		if err := pause(ctx, settleIdle); err != nil {

@@ -60,7 +60,7 @@ func (b *run) latency(ctx context.Context, dsn string, p host.Plugin, l *Latency
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
-	if err := r.applied(ctx, b.data.last); err != nil {
+	if err := r.applied(ctx, b.data.last()); err != nil {
 		return err
 	}
 	visible := make([]time.Duration, b.Appends)
