@@ -97,9 +97,7 @@ func (a *appending) fly(ctx context.Context, try int) (committing bool, err erro
 	e := a.s.engine
 	list := e.beginWrite()
 	if len(a.todo) > 0 {
-		// By itself, so that the transaction has its id before a position is
-		// drawn: a detector by transaction ids depends on it.
-		list = append(list, &statement{sql: "SELECT pg_current_xact_id()"})
+		list = append(list, &statement{sql: a.s.q.beginAppend})
 	}
 	if try > 1 {
 		list = append(list, a.queue()...)
@@ -132,6 +130,8 @@ func (a *appending) fly(ctx context.Context, try int) (committing bool, err erro
 		committing = failed >= len(list)-1
 		class, _ := e.Class(err)
 		switch {
+		case codeOf(err) == codeDivision && failed < guards:
+			return behindMark("append", err)
 		case codeOf(err) == codeDivision && failed >= guards && failed < insert,
 			class == sqlstore.Duplicate && failed >= insert && failed < snapshots:
 			return &refusal{err}
@@ -142,6 +142,12 @@ func (a *appending) fly(ctx context.Context, try int) (committing bool, err erro
 		return committing, err
 	}
 	return false, a.answer(positions)
+}
+
+// behindMark is an append to a sequence that would hand out positions that
+// readers have passed.
+func behindMark(op string, err error) error {
+	return &store.TransientError{Op: op, Err: err, Hint: "the sequence of the events stands behind the high-water mark, as in a database that was restored without it, and nobody would read what is appended: `projhost doctor` tells how to mend it, and a start of projhost does"}
 }
 
 // queue lets appends that lost a race for the end of a stream wait in line,

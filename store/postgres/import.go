@@ -130,7 +130,7 @@ func (i *importing) stored(e *store.ImportEvent, sequence int64) *store.Event {
 
 func (i *importing) copy(ctx context.Context, try int) (committing bool, err error) {
 	e := i.s.engine
-	begin := append(e.beginWrite(), &statement{sql: "SELECT pg_current_xact_id()"})
+	begin := append(e.beginWrite(), &statement{sql: i.s.q.beginAppend})
 	if try > 1 {
 		// Nobody else who lost a race is in the way, and few others are.
 		for _, key := range i.streams[:min(len(i.streams), 100)] {
@@ -147,7 +147,10 @@ func (i *importing) copy(ctx context.Context, try int) (committing bool, err err
 		committing = false
 		run, cancel := e.steady(ctx)
 		defer cancel()
-		_, err := c.run(run, begin...)
+		failed, err := c.run(run, begin...)
+		if failed < len(begin) && codeOf(err) == codeDivision {
+			err = behindMark("import", err)
+		}
 		if err == nil {
 			if _, err = c.pg.CopyFrom(run, bytes.NewReader(body), i.s.q.copyEvents); err != nil {
 				if err = fault(run, err); ctx.Err() == nil {

@@ -1,11 +1,14 @@
 package postgres
 
+import "github.com/projhost/projhost/store"
+
 // queries are the static statements, with the table prefix put in. All of a
 // key's rows are found by nested loops that begin at the array: LATERAL and OFFSET
 // keep the planner from turning the join round, which it would do for good while
 // a table is small.
 type queries struct {
 	topic, topics     string
+	beginAppend       string
 	guardVersion      string
 	guardVersions     string
 	insertAt          string
@@ -66,8 +69,14 @@ func newQueries(prefix, sequence string) queries {
  SELECT 1 FROM {{ownership}} o WHERE o.build = $1 AND o.partition = l.partition AND o.generation = l.generation AND o.instance_id = $4 FOR UPDATE) o`
 	moves := `unnest($2::text[], $3::integer[], $4::bigint[], $5::bigint[]) m (topic, partition, was, becomes)`
 	return queries{
-		topic:        sql(topic + ` WHERE t.name = $1`),
-		topics:       sql(topic + ` ORDER BY t.name`),
+		topic:  sql(topic + ` WHERE t.name = $1`),
+		topics: sql(topic + ` ORDER BY t.name`),
+		// The transaction has its id before a position is drawn: a detector by
+		// transaction ids depends on it. And the next position is above the mark,
+		// also where somebody has put an older database in place or set the
+		// sequence back: what is appended below would never be read (P4).
+		beginAppend: sql(`SELECT pg_current_xact_id(), 1 / (CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END >= t.high_water_mark)::int
+FROM {{topics}} t CROSS JOIN ` + sequence + ` s WHERE t.name = '` + store.EventsTopic + `'`),
 		guardVersion: sql(guarded("count(*) = 1", `SELECT 1 FROM {{events}} WHERE aggregate_type = $1 AND aggregate_id = $2 AND sequence = $3`)),
 		guardVersions: sql(guarded("count(*) = $4::bigint", `SELECT 1 FROM unnest($1::text[], $2::text[], $3::bigint[]) s (aggregate_type, aggregate_id, version) CROSS JOIN LATERAL (
  SELECT 1 FROM {{events}} e WHERE e.aggregate_type = s.aggregate_type AND e.aggregate_id = s.aggregate_id AND e.sequence = s.version OFFSET 0) e`)),
