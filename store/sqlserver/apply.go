@@ -36,7 +36,7 @@ DECLARE @moved int = (SELECT COUNT(*) FROM @moves);
 	// An UPDATE that changes nothing: it waits for whoever holds a row, and then
 	// looks again whether the row is still the one that was asked for.
 	holdLeasesSQL = `UPDATE o SET o.generation = o.generation
-FROM @leases AS l INNER LOOP JOIN {{ownership}} AS o ON o.build = @build AND o.[partition] = l.[partition]
+FROM @leases AS l INNER LOOP JOIN {{ownership}} AS o WITH (ROWLOCK) ON o.build = @build AND o.[partition] = l.[partition]
 WHERE o.generation = l.generation AND o.instance_id = CAST(@instance COLLATE ` + collation + ` AS varchar(1020));
 `
 
@@ -48,7 +48,7 @@ END;
 
 	moveCheckpointsSQL = `UPDATE c SET c.position = m.moved_to,
  c.effects_through = CASE WHEN c.effects_through > m.moved_to THEN c.effects_through ELSE m.moved_to END
-FROM @moves AS m INNER LOOP JOIN {{checkpoints}} AS c ON c.build = @build AND c.topic = m.topic AND c.[partition] = m.[partition]
+FROM @moves AS m INNER LOOP JOIN {{checkpoints}} AS c WITH (ROWLOCK) ON c.build = @build AND c.topic = m.topic AND c.[partition] = m.[partition]
 WHERE c.position = m.moved_from AND c.epoch = @epoch;
 IF @@ROWCOUNT <> @moved
 BEGIN
