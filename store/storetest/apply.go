@@ -557,6 +557,7 @@ func sumsMatch(d *db, id store.ConsumerID, lanes int) error {
 
 func applySurvivesReopen(t *testing.T, d *db) {
 	l := filled(d)
+	require.NoError(t, d.Leave(d.ctx(), "i"))
 	unchanged := l.requireUnchanged()
 	d.reopen()
 	unchanged()

@@ -61,6 +61,7 @@ func randomApplies(t *testing.T, d *db) {
 				m.settleLast()
 			case 3:
 				if rapid.IntRange(0, 3).Draw(rt, "restart") == 0 {
+					require.NoError(rt, m.d.Leave(m.d.ctx(), m.instance))
 					m.d.reopen()
 					m.batch = nil // of the incarnation before
 					m.start()

@@ -149,6 +149,7 @@ func valueEveryKind(t *testing.T, d *db) {
 		}
 	}
 	check()
+	require.NoError(t, d.Leave(d.ctx(), "i"))
 	d.reopen()
 	check()
 
