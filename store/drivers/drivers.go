@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/mysql"
 	"github.com/projhost/projhost/store/postgres"
 	"github.com/projhost/projhost/store/sqlite"
 	"github.com/projhost/projhost/store/sqlserver"
@@ -69,6 +70,17 @@ var all = []driver{
 		},
 		schemas: []string{"postgres"},
 		schema:  func(_, prefix string, partitions int) (string, error) { return postgres.SchemaSQL(prefix, partitions) },
+	},
+	{
+		name: "mysql",
+		open: func(ctx context.Context, o Options) (store.Store, error) {
+			return opened(mysql.Open(ctx, mysql.Options{
+				DSN: o.DSN, TablePrefix: o.TablePrefix, ReadModelPrefix: o.ReadModelPrefix, NeverInitialize: o.NeverInitialize,
+				Partitions: o.Partitions, MaxEvent: o.MaxEvent, MaxOpenConns: o.MaxOpenConns, Timeout: o.Timeout, Logf: o.Logf,
+			}))
+		},
+		schemas: []string{"mysql", "mariadb"},
+		schema:  mysql.SchemaSQL,
 	},
 	{
 		name: "sqlserver",
