@@ -279,7 +279,7 @@ func TestMetrics(t *testing.T) {
 			"projhost_commit_seconds": 1, "projhost_halts_total": 1, "projhost_consumer_lag": 10, "projhost_consumer_state": 1,
 			"projhost_cache_rows": 1, "projhost_cache_bytes": 1, "projhost_cache_misses_total": 1, "projhost_guest_memory_bytes": 0,
 			"projhost_guest_instances": 0, "projhost_guest_calls_total": 1, "projhost_guest_reinstantiations_total": 0,
-			"projhost_topic_end": 50, "projhost_queue_bytes": 0, "projhost_cache_hits_total": 0, "projhost_guest_restores_total": 0,
+			"projhost_topic_end": 50, "projhost_topic_high_water_mark": 50, "projhost_topic_lag": 0, "projhost_topic_mark_held_seconds": 0, "projhost_queue_bytes": 0, "projhost_cache_hits_total": 0, "projhost_guest_restores_total": 0,
 		} {
 			require.Contains(t, got, name)
 			require.GreaterOrEqual(t, got[name], atLeast, name)
@@ -400,7 +400,7 @@ func TestOneStoreCallFails(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				// The calls of the start are the operator's to repeat.
-				for k := 4; ; k++ {
+				for k := 5; ; k++ {
 					st := fake.NewStore(partitions)
 					st.Append(events...)
 					var hit atomic.Bool

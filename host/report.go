@@ -142,19 +142,49 @@ func (c *consumer) status(ends map[string]int64) ConsumerStatus {
 	return s
 }
 
-// sample is what metrics are looked up from. It does not ask the store.
-func (h *Host) sample() metrics.Sample {
-	s := metrics.Sample{Topics: make(map[string]int64)}
+// sampleTimeout bounds what a look at the metrics may wait for the store.
+const sampleTimeout = time.Second
+
+// sampleTopics asks the store how far the topics go; one that does not answer
+// leaves what was read last, and no word of what may not be read yet.
+func (h *Host) sampleTopics() (list []metrics.Topic, ends map[string]int64) {
+	ends = make(map[string]int64)
 	h.mu.Lock()
 	running := h.running
 	h.mu.Unlock()
 	if running {
 		for name, source := range h.sources {
-			s.Topics[name] = source.End()
+			ends[name] = source.End()
 		}
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), sampleTimeout)
+	defer cancel()
+	topics, err := h.deps.Store.ListTopics(ctx)
+	if err != nil {
+		return nil, ends
+	}
+	for _, t := range topics {
+		ends[t.Name] = max(ends[t.Name], t.HighWaterMark)
+		list = append(list, metrics.Topic{Name: t.Name, End: t.End, Mark: t.HighWaterMark, Held: held(t.Holder)})
+	}
+	return list, ends
+}
+
+// held is how long a transaction has been open.
+func held(h *store.MarkHolder) time.Duration {
+	if h == nil {
+		return 0
+	}
+	return max(0, time.Since(time.UnixMicro(h.SinceUS)))
+}
+
+// sample is what metrics are looked up from.
+func (h *Host) sample() metrics.Sample {
+	var s metrics.Sample
+	var ends map[string]int64
+	s.Topics, ends = h.sampleTopics()
 	for _, c := range h.consumers {
-		st := c.status(s.Topics)
+		st := c.status(ends)
 		m := metrics.Consumer{Name: c.id.String(), State: st.State, Lag: st.Lag}
 		c.mu.Lock()
 		session := c.session

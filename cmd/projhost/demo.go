@@ -220,7 +220,7 @@ func demoListener(address string, given bool) (net.Listener, error) {
 
 func (c *cli) demoStory(ctx context.Context, n *node, f demoFlags) error {
 	start := time.Now()
-	appended, err := c.demoAppend(ctx, n, f.events)
+	appended, last, err := c.demoAppend(ctx, n, f.events)
 	if err != nil {
 		return demoError(ctx, "append", err)
 	}
@@ -231,7 +231,7 @@ func (c *cli) demoStory(ctx context.Context, n *node, f demoFlags) error {
 	if appended > 0 {
 		c.say("appended %s in %s (%s)", plural(appended, "event"), round(appendTime), perSecond(appended, appendTime))
 	}
-	if err := c.demoCatchUp(ctx, n); err != nil {
+	if err := c.demoCatchUp(ctx, n, last); err != nil {
 		return demoError(ctx, "apply", err)
 	}
 	took := time.Since(start)
@@ -265,7 +265,8 @@ func demoError(ctx context.Context, what string, err error) error {
 
 // demoAppend appends the sample events that are not there yet. They are appended
 // in order and in whole batches, so a batch whose last event is there is there.
-func (c *cli) demoAppend(ctx context.Context, n *node, events int) (appended int64, err error) {
+// Last is the highest of their positions.
+func (c *cli) demoAppend(ctx context.Context, n *node, events int) (appended, last int64, err error) {
 	bar := c.progress(int64(events), "append", false)
 	defer func() { _ = bar.Clear() }()
 	sequences := map[string]int64{}
@@ -278,23 +279,25 @@ func (c *cli) demoAppend(ctx context.Context, n *node, events int) (appended int
 				ID: e.ID, HasID: true, Type: e.Type, Data: e.Data, Metadata: e.Metadata, OccurredUS: e.OccurredUS, HasOccurred: true}}
 		}
 		if !missing {
-			last := &in[len(in)-1]
-			stored, err := n.store.ReadStream(ctx, last.AggregateType, last.AggregateID, sequences[last.AggregateID], 1)
+			end := &in[len(in)-1]
+			stored, err := n.store.ReadStream(ctx, end.AggregateType, end.AggregateID, sequences[end.AggregateID], 1)
 			if err != nil {
-				return appended, err
+				return appended, last, err
 			}
-			missing = len(stored) == 0 || stored[0].ID != last.ID
+			if missing = len(stored) == 0 || stored[0].ID != end.ID; !missing {
+				last = stored[0].Position
+			}
 		}
 		if missing {
 			res, err := n.store.Import(ctx, in)
 			if err != nil {
-				return appended, err
+				return appended, last, err
 			}
-			appended += int64(res.Stored)
+			appended, last = appended+int64(res.Stored), res.LastPosition
 		}
 		_ = bar.Add(len(in))
 	}
-	return appended, ctx.Err()
+	return appended, last, ctx.Err()
 }
 
 func batches[T any](seq iter.Seq[T], size int) iter.Seq[[]T] {
@@ -314,20 +317,19 @@ func batches[T any](seq iter.Seq[T], size int) iter.Seq[[]T] {
 	}
 }
 
-// demoCatchUp waits until everything appended is applied.
-func (c *cli) demoCatchUp(ctx context.Context, n *node) error {
-	topic, err := n.store.Topic(ctx, store.EventsTopic)
-	if err != nil {
-		return err
-	}
-	bar := c.progress(topic.HighWaterMark, "apply", false)
+// demoCatchUp waits until everything up to a position is applied. That is the
+// last one appended, not the topic's end: where others have transactions open,
+// that may stay out of reach, and the high-water mark may not have come to what
+// was appended just now.
+func (c *cli) demoCatchUp(ctx context.Context, n *node, last int64) error {
+	bar := c.progress(last, "apply", false)
 	defer func() { _ = bar.Clear() }()
 	for {
 		if applied, ok := n.host.Applied(demoConsumer, store.EventsTopic, host.AllPartitions); ok {
-			_ = bar.Set64(min(applied, topic.HighWaterMark))
+			_ = bar.Set64(min(applied, last))
 		}
 		wait, cancel := context.WithTimeout(ctx, demoRefresh)
-		err := n.host.WaitApplied(wait, demoConsumer, store.EventsTopic, topic.HighWaterMark, host.AllPartitions)
+		err := n.host.WaitApplied(wait, demoConsumer, store.EventsTopic, last, host.AllPartitions)
 		cancel()
 		_, late := errors.AsType[*host.NotCaughtUpError](err)
 		switch {

@@ -215,7 +215,7 @@ func TestTopics(t *testing.T) {
 	p.write("events.jsonl", line(id1, "A-1", "opened", `{"x":"`+strings.Repeat("y", 100)+`"}`)+line(id2, "A-2", "opened", "{\"a\": 1}"))
 	p.run("", "import", "events.jsonl").ok()
 	golden(t, "topics-list", p.run("", "topics", "list").ok())
-	require.Equal(t, `{"items":[{"name":"events","kind":"events","start":0,"end":2,"high_water_mark":2,"messages":2}],"next":null}`+"\n", p.run("", "topics", "list", "--json").ok())
+	require.Equal(t, `{"items":[{"name":"events","kind":"events","start":0,"end":2,"high_water_mark":2,"lag":0,"messages":2}],"next":null}`+"\n", p.run("", "topics", "list", "--json").ok())
 	golden(t, "topics-tail", p.run("", "topics", "tail", "events").ok())
 	require.Equal(t, `{"position":2,"id":"`+id2+`","aggregate_type":"account","aggregate_id":"A-2","sequence":1,"type":"opened","revision":0,"data":{"a": 1},`+
 		`"occurred_at":"2026-01-02T03:04:05.678901Z","partition":104}`+"\n", p.run("", "topics", "tail", "events", "-n", "1", "--json").ok())

@@ -5,10 +5,12 @@ import (
 	"context"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/projhost/projhost/host/api"
+	"github.com/projhost/projhost/store"
 )
 
 // 256 partitions that are equally far are one line.
@@ -29,6 +31,23 @@ PARTITION  CHECKPOINT  APPLIED  GENERATION
         3           9        9           1
       4-5           3        9           1
 `)
+}
+
+// What holds the high-water mark back is named, with its age.
+func TestHolderOfTheMarkIsShown(t *testing.T) {
+	topic := api.TopicOf(store.Topic{Name: "events", Kind: "events", End: 1207, HighWaterMark: 7, Messages: -1, Holder: &store.MarkHolder{
+		PID: 4711, Application: "psql", State: "idle in transaction", SinceUS: time.Now().Add(-90 * time.Second).UnixMicro()}})
+	var out bytes.Buffer
+	(&cli{stdout: &out}).printTopics([]api.Topic{topic})
+	require.Regexp(t, `^TOPIC   KIND    START   END  HIGH-WATER MARK    LAG  MESSAGES
+events  events      0  1207                7  1,200         -
+
+events: what follows position 7 waits for the open transaction of the session with process id 4711 \(psql\), idle in transaction, since \S+Z \(1m3\ds\)
+$`, out.String())
+	topic = api.TopicOf(store.Topic{Name: "events", End: 9, HighWaterMark: 8, Holder: &store.MarkHolder{Prepared: "tx-1", SinceUS: 1}})
+	out.Reset()
+	printHolder(&out, &topic)
+	require.Contains(t, out.String(), `the prepared transaction "tx-1" since 1970-01-01T00:00:00.000001Z`)
 }
 
 // Our own server, asked in this process, answers an interrupt as a failure.

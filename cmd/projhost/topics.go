@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -45,16 +46,39 @@ func (c *cli) topicsCommand() *cobra.Command {
 }
 
 func (c *cli) printTopics(topics []api.Topic) {
-	t := newTable(c.stdout, "topic", "kind", "start", "end", "high-water mark", "messages")
-	right(t, 3, 4, 5, 6)
+	t := newTable(c.stdout, "topic", "kind", "start", "end", "high-water mark", "lag", "messages")
+	right(t, 3, 4, 5, 6, 7)
 	for _, topic := range topics {
 		messages := "-"
 		if topic.Messages != nil {
 			messages = count(*topic.Messages)
 		}
-		t.AppendRow(table.Row{topic.Name, topic.Kind, topic.Start, topic.End, topic.HighWaterMark, messages})
+		t.AppendRow(table.Row{topic.Name, topic.Kind, topic.Start, topic.End, topic.HighWaterMark, count(topic.Lag), messages})
 	}
 	t.Render()
+	for i := range topics {
+		printHolder(c.stdout, &topics[i])
+	}
+}
+
+// printHolder says what keeps events from being read.
+func printHolder(w io.Writer, topic *api.Topic) {
+	h := topic.Holder
+	if h == nil {
+		return
+	}
+	who := fmt.Sprintf("the session with process id %d", h.PID)
+	if h.Prepared != "" {
+		who = fmt.Sprintf("the prepared transaction %q", h.Prepared)
+	}
+	if h.Application != "" {
+		who += fmt.Sprintf(" (%s)", h.Application)
+	}
+	if h.State != "" {
+		who += ", " + h.State + ","
+	}
+	age := round(time.Duration(h.AgeSeconds * float64(time.Second)))
+	fmt.Fprintf(w, "\n%s: what follows position %d waits for the open transaction of %s since %s (%s)\n", topic.Name, topic.HighWaterMark, who, h.Since, age)
 }
 
 func (c *cli) tailCommand() *cobra.Command {

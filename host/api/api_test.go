@@ -164,8 +164,8 @@ func TestAppendAndRead(t *testing.T) {
 	a = r.do("GET", "/v1/topics/events/messages?limit=1", "")
 	require.Contains(t, a.body, `"next":1}`)
 	a = r.do("GET", "/v1/topics", "")
-	require.Equal(t, `{"items":[{"name":"events","kind":"events","start":0,"end":2,"high_water_mark":2,"messages":2}],"next":null}`, a.body)
-	require.Equal(t, `{"name":"events","kind":"events","start":0,"end":2,"high_water_mark":2,"messages":2}`, r.do("GET", "/v1/topics/events", "").body)
+	require.Equal(t, `{"items":[{"name":"events","kind":"events","start":0,"end":2,"high_water_mark":2,"lag":0,"messages":2}],"next":null}`, a.body)
+	require.Equal(t, `{"name":"events","kind":"events","start":0,"end":2,"high_water_mark":2,"lag":0,"messages":2}`, r.do("GET", "/v1/topics/events", "").body)
 }
 
 func partitionOf(id string) string { return fmt.Sprint(store.PartitionOf(id, 16)) }

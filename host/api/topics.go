@@ -4,7 +4,9 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 
+	"github.com/projhost/projhost/internal/jsonl"
 	"github.com/projhost/projhost/store"
 )
 
@@ -21,14 +23,33 @@ type Topic struct {
 	Start         int64  `json:"start"`
 	End           int64  `json:"end"`
 	HighWaterMark int64  `json:"high_water_mark"`
-	Messages      *int64 `json:"messages,omitempty"`
+	// Lag is how many positions have been handed out and may not be read yet.
+	Lag      int64       `json:"lag"`
+	Messages *int64      `json:"messages,omitempty"`
+	Holder   *MarkHolder `json:"holder,omitempty"`
+}
+
+// MarkHolder is the open transaction that has held the mark back longest.
+type MarkHolder struct {
+	PID         int64   `json:"pid,omitempty"`      // of its session
+	Prepared    string  `json:"prepared,omitempty"` // name of a prepared transaction
+	Application string  `json:"application,omitempty"`
+	State       string  `json:"state,omitempty"`
+	Since       string  `json:"since"`
+	AgeSeconds  float64 `json:"age_seconds"`
 }
 
 // TopicOf gives a topic its form on the wire.
 func TopicOf(t store.Topic) Topic {
-	out := Topic{Name: t.Name, Kind: t.Kind, Start: t.Start, End: t.End, HighWaterMark: t.HighWaterMark}
+	out := Topic{Name: t.Name, Kind: t.Kind, Start: t.Start, End: t.End, HighWaterMark: t.HighWaterMark, Lag: max(0, t.End-t.HighWaterMark)}
 	if t.Messages >= 0 {
 		out.Messages = &t.Messages
+	}
+	if h := t.Holder; h != nil {
+		out.Holder = &MarkHolder{
+			PID: h.PID, Prepared: h.Prepared, Application: h.Application, State: h.State, Since: jsonl.FormatTime(h.SinceUS),
+			AgeSeconds: max(0, time.Since(time.UnixMicro(h.SinceUS)).Seconds()),
+		}
 	}
 	return out
 }

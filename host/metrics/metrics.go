@@ -30,11 +30,18 @@ type Plugin struct {
 	DroppedLogLines            uint64
 }
 
+// Topic is how far a topic goes.
+type Topic struct {
+	Name      string
+	End, Mark int64
+	Held      time.Duration // how long the oldest holder of the mark has been there; 0: nobody
+}
+
 // Sample is everything that is looked up.
 type Sample struct {
 	Consumers []Consumer
 	Plugins   []Plugin
-	Topics    map[string]int64 // end by name, as far as read
+	Topics    []Topic
 }
 
 // Metrics counts what happens. Its methods are safe for concurrent use.
@@ -115,13 +122,16 @@ var (
 	restores    = desc("guest_restores_total", "Times a guest's state was put back in place.", "plugin")
 	remade      = desc("guest_reinstantiations_total", "Times a guest was made anew because its state could not be put back.", "plugin")
 	dropped     = desc("guest_log_lines_dropped_total", "Log lines over a guest's rate.", "plugin")
-	topicEnd    = desc("topic_end", "Highest position read under.", "topic")
+	topicEnd    = desc("topic_end", "Highest position handed out.", "topic")
+	topicMark   = desc("topic_high_water_mark", "Highest position that may be read.", "topic")
+	topicLag    = desc("topic_lag", "Positions handed out that may not be read yet: they wait for open transactions.", "topic")
+	topicHeld   = desc("topic_mark_held_seconds", "Age of the open transaction that has held the high-water mark back longest, 0 if none does.", "topic")
 )
 
 // Describe implements prometheus.Collector.
 func (l *looker) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{lag, state, cacheRows, cacheBytes, cacheHits, cacheMisses, queueBytes,
-		instances, memory, calls, failures, restores, remade, dropped, topicEnd} {
+		instances, memory, calls, failures, restores, remade, dropped, topicEnd, topicMark, topicLag, topicHeld} {
 		ch <- d
 	}
 }
@@ -153,7 +163,10 @@ func (l *looker) Collect(ch chan<- prometheus.Metric) {
 		count(remade, p.Reinstantiations, p.Name)
 		count(dropped, p.DroppedLogLines, p.Name)
 	}
-	for name, end := range s.Topics {
-		gauge(topicEnd, float64(end), name)
+	for _, t := range s.Topics {
+		gauge(topicEnd, float64(t.End), t.Name)
+		gauge(topicMark, float64(t.Mark), t.Name)
+		gauge(topicLag, float64(max(0, t.End-t.Mark)), t.Name)
+		gauge(topicHeld, t.Held.Seconds(), t.Name)
 	}
 }

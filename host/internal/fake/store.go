@@ -34,6 +34,8 @@ type Store struct {
 	calls       int
 	events      []store.Event
 	end         int64
+	mark        int64
+	holder      *store.MarkHolder // nil: the mark is the end
 	start       int64
 	incarnation uint64
 	wake        chan struct{}
@@ -110,7 +112,8 @@ func (s *Store) breach(format string, args ...any) {
 	s.problems = append(s.problems, fmt.Sprintf(format, args...))
 }
 
-// Append adds events at the next positions and wakes readers.
+// Append adds events at the next positions and wakes readers, where nothing
+// holds the mark.
 func (s *Store) Append(events ...store.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,6 +122,30 @@ func (s *Store) Append(events ...store.Event) {
 		e.Position = s.end
 		s.events = append(s.events, e)
 	}
+	s.raise()
+}
+
+// Hole is n positions that were drawn by appends which were rolled back.
+func (s *Store) Hole(n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end += n
+	s.raise()
+}
+
+// Hold is a transaction that holds the mark where it is; nil ends it.
+func (s *Store) Hold(h *store.MarkHolder) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.holder = h
+	s.raise()
+}
+
+func (s *Store) raise() {
+	if s.holder != nil {
+		return
+	}
+	s.mark = s.end
 	close(s.wake)
 	s.wake = make(chan struct{})
 }
@@ -173,19 +200,32 @@ func (s *Store) Check(context.Context) error {
 }
 
 // ListTopics implements store.Topics.
-func (s *Store) ListTopics(ctx context.Context) ([]store.Topic, error) {
-	t, err := s.Topic(ctx, store.EventsTopic)
-	return []store.Topic{t}, err
+func (s *Store) ListTopics(context.Context) ([]store.Topic, error) {
+	after, err := s.call("ListTopics")
+	if err != nil {
+		return nil, err
+	}
+	t, err := s.topic(store.EventsTopic)
+	return []store.Topic{t}, errors.Join(err, after)
 }
 
 // Topic implements store.Topics.
 func (s *Store) Topic(_ context.Context, name string) (store.Topic, error) {
+	after, err := s.call("Topic")
+	if err != nil {
+		return store.Topic{}, err
+	}
+	t, err := s.topic(name)
+	return t, errors.Join(err, after)
+}
+
+func (s *Store) topic(name string) (store.Topic, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if name != store.EventsTopic {
 		return store.Topic{}, store.ErrNotFound
 	}
-	return store.Topic{Name: name, Kind: "events", Start: s.start, End: s.end, HighWaterMark: s.end, Messages: -1}, nil
+	return store.Topic{Name: name, Kind: "events", Start: s.start, End: s.end, HighWaterMark: s.mark, Messages: -1, Holder: s.holder}, nil
 }
 
 // Wake implements store.Topics.
@@ -210,9 +250,13 @@ func (s *Store) ReadPage(_ context.Context, q store.PageQuery) (store.Page, erro
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := store.Page{Topic: q.Topic, From: q.After, To: max(q.After, s.end), End: s.end, Start: s.start, Incarnation: s.incarnation}
+	p := store.Page{Topic: q.Topic, From: q.After, To: max(q.After, s.mark), End: s.mark, Start: s.start, Incarnation: s.incarnation}
 	bytes := 0
-	for _, e := range s.events[min(q.After, int64(len(s.events))):] {
+	next, _ := slices.BinarySearchFunc(s.events, q.After+1, func(e store.Event, at int64) int { return cmp.Compare(e.Position, at) })
+	for _, e := range s.events[next:] {
+		if e.Position > s.mark {
+			break
+		}
 		bytes += len(e.Data)
 		if len(p.Events) == q.Limit || len(p.Events) > 0 && q.MaxBytes > 0 && bytes > q.MaxBytes {
 			p.To = p.Events[len(p.Events)-1].Position
