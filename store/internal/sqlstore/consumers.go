@@ -106,8 +106,11 @@ func (c *Core) create(ctx context.Context, d *store.Declaration) (record, error)
 		}
 		// First of all the names: whoever has one has won (H17).
 		for _, cl := range claims {
-			_, err := conn.Exec(ctx, c.q.claimTable, cl.public, d.ID.Type, d.ID.Name, cl.declared, build, sql.NullString{String: cl.adopting, Valid: cl.adopting != ""})
-			if err != nil {
+			var adopting any
+			if cl.adopting != "" {
+				adopting = cl.adopting
+			}
+			if _, err := conn.Exec(ctx, c.q.claimTable, cl.public, d.ID.Type, d.ID.Name, cl.declared, build, adopting); err != nil {
 				return err
 			}
 		}

@@ -22,7 +22,11 @@ func (c *Core) Join(ctx context.Context, i store.Instance) error {
 		if _, err := conn.Exec(ctx, c.q.dropLapsed); err != nil {
 			return err
 		}
-		_, err := conn.Exec(ctx, c.q.join, i.ID, i.HostName, i.TTL.Microseconds())
+		now, err := number(ctx, conn, c.q.now)
+		if err != nil {
+			return err
+		}
+		_, err = conn.Exec(ctx, c.q.join, i.ID, i.HostName, now, i.TTL.Microseconds(), now)
 		return err
 	})
 }

@@ -2,12 +2,8 @@ package sqlstore
 
 // queries are the static statements, spelled once.
 type queries struct {
-	applied         string
-	insertMigration string
-	frozen          string
-	insertFrozen    string
-	insertTopic     string
-	insertCounter   string
+	applied string
+	frozen  string
 
 	now   string
 	topic string
@@ -122,8 +118,7 @@ func newQueries(n *naming) queries {
 			WHERE build = ? AND "partition" = ? AND generation = ? AND instance_id IS NOT NULL
 			AND build IN (SELECT id FROM {{builds}} WHERE consumer_type = {{?}} AND consumer_name = {{?}})`),
 
-		join: n.sql(`INSERT INTO {{instances}} (id, host_name, started_us, ttl_us, last_heartbeat_us)
-			VALUES (?, ?, {{now}}, ?, {{now}})`),
+		join:      n.sql(`INSERT INTO {{instances}} (id, host_name, started_us, ttl_us, last_heartbeat_us) VALUES (?, ?, ?, ?, ?)`),
 		heartbeat: n.sql(`UPDATE {{instances}} SET last_heartbeat_us = {{now}} WHERE id = {{?}}`),
 		joined:    n.sql(`SELECT count(*) FROM {{instances}} WHERE id = {{?}} AND ` + live),
 		instances: n.sql(`SELECT id, host_name, started_us, ttl_us, last_heartbeat_us, CASE WHEN ` + live + ` THEN 1 ELSE 0 END

@@ -17,7 +17,8 @@ import (
 )
 
 // Conn runs statements, outside of a transaction or in one. Statements are
-// spelled for the engine ([Core.SQL]). It is not safe for concurrent use.
+// spelled for the engine ([Core.SQL]); arguments are nil, string, int64, float64,
+// bool and []byte. It is not safe for concurrent use.
 type Conn interface {
 	// Exec returns the number of rows that matched, changed or not.
 	Exec(ctx context.Context, text string, args ...any) (int64, error)
