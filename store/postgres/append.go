@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"slices"
@@ -62,22 +63,18 @@ func (e *refusal) Error() string { return e.err.Error() }
 func (e *refusal) Unwrap() error { return e.err }
 
 func (a *appending) run(ctx context.Context) error {
-	e := a.s.engine
 	const op = "append"
-	for began, try := time.Now(), 1; ; try++ {
-		committing, err := a.fly(ctx, try)
-		if err == nil {
+	for began, lost := time.Now(), 0; ; lost++ {
+		err := a.s.engine.inFlight(ctx, op, func() (bool, error) { return a.fly(ctx, lost > 0) })
+		var refused *refusal
+		switch {
+		case err == nil:
 			if len(a.todo) > 0 {
 				a.s.detector.Wake()
 			}
 			return nil
-		}
-		refused, ok := err.(*refusal)
-		if !ok {
-			if class, _ := e.Class(err); class == sqlstore.Retry && try < triesMax && pause(ctx, try) == nil {
-				continue
-			}
-			return sqlstore.Fail(e, op, committing, unlost(ctx, err))
+		case !errors.As(err, &refused):
+			return err
 		}
 		if err := a.decide(ctx); err != nil {
 			return err
@@ -86,20 +83,20 @@ func (a *appending) run(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if time.Since(began) > e.timeout {
+		if time.Since(began) > a.s.engine.timeout {
 			return &store.TransientError{Op: op, Err: refused.err, Hint: "too many appends to the same stream at once"}
 		}
 	}
 }
 
 // fly stores everything that is to do in one flight.
-func (a *appending) fly(ctx context.Context, try int) (committing bool, err error) {
+func (a *appending) fly(ctx context.Context, queue bool) (committing bool, err error) {
 	e := a.s.engine
 	list := e.beginWrite()
 	if len(a.todo) > 0 {
 		list = append(list, &statement{sql: a.s.q.beginAppend})
 	}
-	if try > 1 {
+	if queue {
 		list = append(list, a.queue()...)
 	}
 	guards := len(list)
@@ -456,21 +453,17 @@ func (s *Store) lookUp(ctx context.Context, op string, ids, types, aggregates *a
 // them up.
 func (s *Store) flight(ctx context.Context, op string, statements func(c *conn) []*statement) error {
 	e := s.engine
-	for try := 1; ; try++ {
-		err := e.with(ctx, func(c *conn) error {
+	return e.inFlight(ctx, op, func() (bool, error) {
+		return false, e.with(ctx, func(c *conn) error {
 			_, err := c.run(ctx, statements(c)...)
-			if err != nil {
-				end, cancel := e.steady(context.WithoutCancel(ctx))
+			if err != nil && !c.pg.IsClosed() {
+				end, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.timeout)
 				defer cancel()
 				c.rollback(end)
 			}
 			return err
 		})
-		if try < triesMax && e.again(ctx, err, try) {
-			continue
-		}
-		return sqlstore.Fail(e, op, false, unlost(ctx, err))
-	}
+	})
 }
 
 func (s *Store) maxEvent() int { return cmp.Or(s.opt.MaxEvent, store.DefaultMaxEvent) }

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -29,9 +30,8 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 		return err
 	}
 	defer f.free()
-	for try := 1; ; try++ {
-		committing := false
-		err := e.with(ctx, func(c *conn) error {
+	err = e.inFlight(ctx, op, func() (committing bool, err error) {
+		err = e.with(ctx, func(c *conn) error {
 			// Asked again: while this call waited, the connection may have been
 			// lost, and with it what the batch was read from.
 			if b.Incarnation != s.Incarnation() {
@@ -46,27 +46,15 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 			committing = failed >= len(f.list)-1
 			return f.meaning(failed, err)
 		})
-		var data *store.DataError
-		switch {
-		case err == nil:
-			return nil
-		case asData(err, &data):
-			if stale := s.outOfDate(ctx, f); stale != nil {
-				return stale
-			}
-			return data
+		return committing, err
+	})
+	var data *store.DataError
+	if errors.As(err, &data) {
+		if stale := s.outOfDate(ctx, f); stale != nil {
+			return stale
 		}
-		if class, _ := e.Class(err); class == sqlstore.Retry && try < triesMax && pause(ctx, try) == nil {
-			continue
-		}
-		return sqlstore.Fail(e, op, committing, unlost(ctx, err))
 	}
-}
-
-func asData(err error, data **store.DataError) bool {
-	d, ok := err.(*store.DataError)
-	*data = d
-	return ok
+	return err
 }
 
 // applyFlight are the statements of a batch and what their failure means.
@@ -214,8 +202,8 @@ func (s *Store) Settle(ctx context.Context, b *store.Batch) (store.Outcome, erro
 		return nil
 	}
 	list := append(e.beginWrite(), leases, points, &statement{sql: "COMMIT"})
-	for try := 1; ; try++ {
-		err := e.with(ctx, func(c *conn) error {
+	err := e.inFlight(ctx, "settle", func() (bool, error) {
+		return false, e.with(ctx, func(c *conn) error {
 			held, from, to, other = 0, 0, 0, 0
 			run, cancel := e.steady(ctx)
 			defer cancel()
@@ -225,13 +213,9 @@ func (s *Store) Settle(ctx context.Context, b *store.Batch) (store.Outcome, erro
 			}
 			return err
 		})
-		if err == nil {
-			break
-		}
-		if class, _ := e.Class(err); class == sqlstore.Retry && try < triesMax && pause(ctx, try) == nil {
-			continue
-		}
-		return store.OutcomeLost, sqlstore.Fail(e, "settle", false, unlost(ctx, err))
+	})
+	if err != nil {
+		return store.OutcomeLost, err
 	}
 	switch n := len(b.Checkpoints); {
 	case n == 0 || held != int64(len(b.Leases)):

@@ -14,8 +14,8 @@ func dialect() *sqlstore.Dialect {
 	return &sqlstore.Dialect{
 		Name: "postgres",
 		Rows: readmodel.Postgres,
-		// Not the transaction's time: leases are compared with it.
-		Now:          "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+		// Not the transaction's time, which stands still; within a statement it does.
+		Now:          clock,
 		Greatest:     "greatest",
 		Schema:       schemaFiles,
 		ScriptBegin:  "BEGIN;",

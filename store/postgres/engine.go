@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -126,33 +125,12 @@ func (e *engine) steady(ctx context.Context) (context.Context, context.CancelFun
 	}
 }
 
-// Times of trying again what the database gave up.
-const (
-	triesMax  = 8
-	pauseMin  = 2 * time.Millisecond
-	pauseMost = 100 * time.Millisecond
-)
-
-// pause waits before the n-th try, longer each time, and not in step with others.
-func pause(ctx context.Context, n int) error {
-	d := min(pauseMin<<min(n, 10), pauseMost)
-	select {
-	case <-time.After(d/2 + rand.N(d)):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // Read implements [sqlstore.Engine].
 func (e *engine) Read(ctx context.Context, op string, fn func(sqlstore.Conn) error) error {
-	for try := 1; ; try++ {
-		err := e.with(ctx, func(c *conn) error { return fn(&sqlConn{c: c}) })
-		if try < triesMax && e.again(ctx, err, try) {
-			continue
-		}
-		return sqlstore.Fail(e, op, false, unlost(ctx, err))
-	}
+	err := sqlstore.Again(ctx, e, func() error {
+		return e.with(ctx, func(c *conn) error { return fn(&sqlConn{c: c}) })
+	})
+	return sqlstore.Fail(e, op, false, unlost(ctx, err))
 }
 
 // unlost gives a caller that went away its own reason.
@@ -163,20 +141,12 @@ func unlost(ctx context.Context, err error) error {
 	return err
 }
 
-// again tells whether a call is to be tried once more, and waits.
-func (e *engine) again(ctx context.Context, err error, try int) bool {
-	if err == nil {
-		return false
-	}
-	class, _ := e.Class(err)
-	return class == sqlstore.Retry && pause(ctx, try) == nil
-}
-
 // Write implements [sqlstore.Engine].
 func (e *engine) Write(ctx context.Context, op string, fn func(sqlstore.Conn) error) error {
-	for try := 1; ; try++ {
-		committing := false
-		err := e.with(ctx, func(c *conn) error {
+	committing := false
+	err := sqlstore.Again(ctx, e, func() error {
+		committing = false
+		return e.with(ctx, func(c *conn) error {
 			run, cancel := e.steady(ctx)
 			defer cancel()
 			sc := &sqlConn{c: c, ctx: run, begin: e.beginWrite()}
@@ -190,11 +160,19 @@ func (e *engine) Write(ctx context.Context, op string, fn func(sqlstore.Conn) er
 			committing = true
 			return sc.commit()
 		})
-		if try < triesMax && !errors.As(err, new(*lostError)) && e.again(ctx, err, try) {
-			continue
-		}
-		return sqlstore.Fail(e, op, committing, err)
-	}
+	})
+	return sqlstore.Fail(e, op, committing, unlost(ctx, err))
+}
+
+// inFlight runs whole flights, and again what the database gave up. fly reports
+// whether COMMIT may have been carried out.
+func (e *engine) inFlight(ctx context.Context, op string, fly func() (committing bool, err error)) error {
+	committing := false
+	err := sqlstore.Again(ctx, e, func() (err error) {
+		committing, err = fly()
+		return err
+	})
+	return sqlstore.Fail(e, op, committing, unlost(ctx, err))
 }
 
 // beginWrite are the statements that begin a write transaction.

@@ -26,7 +26,7 @@ func (s *Store) Import(ctx context.Context, events []store.ImportEvent) (store.I
 	}
 	e := s.engine
 	const op = "import"
-	for began, try := time.Now(), 1; ; try++ {
+	for began, lost := time.Now(), 0; ; lost++ {
 		i := &importing{s: s, events: events}
 		if err := i.plan(ctx, op); err != nil {
 			return store.ImportResult{}, err
@@ -34,20 +34,25 @@ func (s *Store) Import(ctx context.Context, events []store.ImportEvent) (store.I
 		if len(i.rows) == 0 {
 			return i.res, nil
 		}
-		committing, err := i.copy(ctx, try)
-		if err == nil {
+		var refused error
+		err := e.inFlight(ctx, op, func() (committing bool, err error) {
+			committing, err = i.copy(ctx, lost > 0)
+			if class, _ := e.Class(err); class == sqlstore.Duplicate {
+				refused = err
+			}
+			return committing, err
+		})
+		switch {
+		case err == nil:
 			s.detector.Wake()
 			return i.res, nil
+		case refused == nil:
+			return store.ImportResult{}, err
+		case ctx.Err() != nil:
+			return store.ImportResult{}, ctx.Err()
+		case time.Since(began) > e.timeout:
+			return store.ImportResult{}, &store.TransientError{Op: op, Err: refused, Hint: "too many appends to the same streams at once"}
 		}
-		class, _ := e.Class(err)
-		again := class == sqlstore.Duplicate || class == sqlstore.Retry
-		if again && time.Since(began) < e.timeout && (try > 1 || pause(ctx, try) == nil) {
-			continue
-		}
-		if class == sqlstore.Duplicate {
-			return store.ImportResult{}, &store.TransientError{Op: op, Err: err, Hint: "too many appends to the same streams at once"}
-		}
-		return store.ImportResult{}, sqlstore.Fail(e, op, committing, unlost(ctx, err))
 	}
 }
 
@@ -128,10 +133,10 @@ func (i *importing) stored(e *store.ImportEvent, sequence int64) *store.Event {
 	return out
 }
 
-func (i *importing) copy(ctx context.Context, try int) (committing bool, err error) {
+func (i *importing) copy(ctx context.Context, queue bool) (committing bool, err error) {
 	e := i.s.engine
 	begin := append(e.beginWrite(), &statement{sql: i.s.q.beginAppend})
-	if try > 1 {
+	if queue {
 		// Nobody else who lost a race is in the way, and few others are.
 		for _, key := range i.streams[:min(len(i.streams), 100)] {
 			begin = append(begin, i.s.lockStream(key.typ, key.id))

@@ -225,6 +225,7 @@ func (s *Store) LoadRows(ctx context.Context, t store.TableRef, keys []store.Row
 		return nil, nil
 	}
 	p := s.rowPlan(&t)
+	keys = once(keys)
 	n := len(keys)
 	names := newArray(oidText, n, 24)
 	for _, k := range keys {
@@ -273,4 +274,24 @@ func (p *rowPlan) columnTypes() []uint32 {
 		oids = append(oids, oidText)
 	}
 	return append(append(oids, p.kinds...), oidInt8, oidInt8)
+}
+
+// once leaves out keys that come again.
+func once(keys []store.RowKey) []store.RowKey {
+	rising := true
+	for i := 1; i < len(keys); i++ {
+		rising = rising && keys[i-1].Less(keys[i])
+	}
+	if rising {
+		return keys
+	}
+	seen := make(map[store.RowKey]bool, len(keys))
+	out := make([]store.RowKey, 0, len(keys))
+	for _, k := range keys {
+		if !seen[k] {
+			seen[k] = true
+			out = append(out, k)
+		}
+	}
+	return out
 }
