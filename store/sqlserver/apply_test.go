@@ -93,11 +93,7 @@ func someBatch(t testing.TB, s *Store) *store.Batch {
 	return b
 }
 
-// isApply tells the batch of an apply from the one that asks how it stands.
-func isApply(s sent) bool {
-	return strings.Contains(s.text, "@moves") && !strings.Contains(s.text, "@at_from")
-}
-
+// isStanding tells the batch that asks how an apply stands.
 func isStanding(s sent) bool { return strings.Contains(s.text, "@at_from") }
 
 func standingRow(held, from, to int64) *reply { return rows([]driver.Value{held, from, to}) }

@@ -128,7 +128,7 @@ func boot(t testing.TB, next func(s sent) (*reply, error)) func(s sent) (*reply,
 		switch {
 		case s.text == settingsSQL:
 			return rows(soundSettings()), nil
-		case strings.HasPrefix(s.text, "SELECT c.name, t.name"):
+		case strings.HasPrefix(s.text, "SELECT c.name, COALESCE"):
 			return rows(c.columnRows(name(s))...), nil
 		case strings.HasPrefix(s.text, "SELECT i.name"):
 			return rows(c.indexRows(name(s))...), nil

@@ -18,12 +18,12 @@ SELECT CAST(SERVERPROPERTY('ProductVersion') AS nvarchar(128)), CAST(SERVERPROPE
  COALESCE(CAST(DATABASEPROPERTYEX(d.name, 'Updateability') AS nvarchar(128)), N'')
 FROM sys.databases AS d WHERE d.name = DB_NAME();
 
-SELECT c.name, t.name, CAST(c.max_length AS bigint), CAST(c.precision AS bigint), CAST(c.scale AS bigint),
+SELECT c.name, COALESCE(t.name, N'type of an assembly'), CAST(c.max_length AS bigint), CAST(c.precision AS bigint), CAST(c.scale AS bigint),
  CAST(c.is_nullable AS bigint), COALESCE(c.collation_name, N''),
  CASE WHEN c.is_identity = 1 OR c.is_computed = 1 OR c.default_object_id <> 0 OR c.generated_always_type <> 0 OR t.name = N'timestamp' THEN 1 ELSE 0 END
 FROM sys.columns AS c
 INNER JOIN sys.objects AS o ON o.object_id = c.object_id
-INNER JOIN sys.types AS t ON t.user_type_id = c.system_type_id
+LEFT JOIN sys.types AS t ON t.user_type_id = c.system_type_id
 WHERE o.schema_id = SCHEMA_ID() AND o.type = 'U' AND o.name = @p1
 ORDER BY c.column_id;
 
