@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"database/sql/driver"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -246,12 +245,6 @@ func appendNumeric(dst []byte, text []byte) []byte {
 // addAny adds an argument as the common roles make them. Its type is left to
 // the server, so all but bytes go as text.
 func (p *params) addAny(a any) error {
-	if v, ok := a.(driver.Valuer); ok {
-		var err error
-		if a, err = v.Value(); err != nil {
-			return err
-		}
-	}
 	var value []byte
 	format := int16(0)
 	switch v := a.(type) {
