@@ -30,10 +30,14 @@ type mysqlEngine struct {
 	name   string // of the template
 	made   int
 
-	tables  []string // of the template, all but the events
+	tables  []copied // of the template, all but the events
 	last    int64
 	collate string
 }
+
+// copied is a table that every run gets a copy of: its name, and its columns
+// that are not generated.
+type copied struct{ name, columns string }
 
 func newMySQL(ctx context.Context, dsn string) (engine, error) {
 	cfg, err := mysql.ParseDSN(dsn)
@@ -86,17 +90,18 @@ func (d *mysqlEngine) loaded(ctx context.Context) error {
 	if err := d.server.QueryRowContext(ctx, "SELECT max(position) FROM "+d.name+"."+tablePrefix+"events").Scan(&d.last); err != nil {
 		return err
 	}
-	rows, err := d.server.QueryContext(ctx, "SELECT table_name FROM information_schema.tables WHERE table_schema = ? AND table_name <> ?", d.name, tablePrefix+"events")
+	rows, err := d.server.QueryContext(ctx, "SELECT table_name, group_concat(concat('`', column_name, '`')) FROM information_schema.columns"+
+		" WHERE table_schema = ? AND table_name <> ? AND extra NOT LIKE 'VIRTUAL%' AND extra NOT LIKE 'STORED%' GROUP BY table_name", d.name, tablePrefix+"events")
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
+		var t copied
+		if err := rows.Scan(&t.name, &t.columns); err != nil {
 			return err
 		}
-		d.tables = append(d.tables, name)
+		d.tables = append(d.tables, t)
 	}
 	return rows.Err()
 }
@@ -110,8 +115,8 @@ func (d *mysqlEngine) with(ctx context.Context, f func(dsn string) error) (err e
 	defer func() { err = errors.Join(err, d.drop(name)) }()
 	for _, t := range d.tables {
 		if err := errors.Join(
-			d.admin(ctx, fmt.Sprintf("CREATE TABLE %s.%s LIKE %s.%[2]s", name, t, d.name)),
-			d.admin(ctx, fmt.Sprintf("INSERT INTO %s.%s SELECT * FROM %s.%[2]s", name, t, d.name)),
+			d.admin(ctx, fmt.Sprintf("CREATE TABLE %s.%s LIKE %s.%[2]s", name, t.name, d.name)),
+			d.admin(ctx, fmt.Sprintf("INSERT INTO %s.%s (%s) SELECT %[3]s FROM %s.%[2]s", name, t.name, t.columns, d.name)),
 		); err != nil {
 			return err
 		}
