@@ -1,0 +1,130 @@
+package sqlserver
+
+import (
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/projhost/projhost/abi"
+	"github.com/projhost/projhost/readmodel"
+	"github.com/projhost/projhost/store"
+)
+
+// The portable roles send T-SQL: no other engine's quotes, limits or parameters,
+// no list of more than 1,000 rows, and no argument without a type, which the
+// scripted server looks at.
+func TestRolesSpeakTransactSQL(t *testing.T) {
+	t.Parallel()
+	s, srv := openFake(t, nil)
+	tables := someTables(t)
+	text, err := readmodel.MarshalTables(tables)
+	require.NoError(t, err)
+	consumer := []driver.Value{"projection", "x", "running", int64(5), nil, int64(0), int64(7), "p", "sha256:0", `["events"]`,
+		int64(1), "i", "k", "t", "l", string(text)}
+	subscribed := false
+	srv.answer = boot(t, func(e sent) (*reply, error) {
+		switch {
+		case strings.HasPrefix(e.text, "SELECT c.type, c.name"):
+			if subscribed {
+				return rows(consumer), nil
+			}
+			return &reply{columns: 16}, nil
+		case strings.HasPrefix(e.text, "SELECT name, kind"):
+			return rows([]driver.Value{"events", "events", int64(0), int64(9), int64(9)}), nil
+		case strings.HasPrefix(e.text, "SELECT value FROM"):
+			return rows([]driver.Value{int64(7)}), nil
+		case strings.HasPrefix(e.text, "SELECT DATEDIFF_BIG"):
+			return rows([]driver.Value{int64(1_700_000_000_000_000)}), nil
+		case strings.HasPrefix(e.text, "SELECT adopting"):
+			return rows([]driver.Value{nil}), nil
+		case strings.HasPrefix(e.text, "SELECT count(*) FROM [ph_ownership]"), strings.HasPrefix(e.text, "SELECT count(*) FROM [ph_checkpoints]"):
+			return rows([]driver.Value{int64(256)}), nil
+		case strings.HasPrefix(e.text, "SELECT count(*)"):
+			return rows([]driver.Value{int64(1)}), nil
+		case strings.HasPrefix(e.text, "SELECT [partition], generation"):
+			return rows([]driver.Value{int64(3), int64(4)}), nil
+		case strings.HasPrefix(e.text, "SELECT build, [partition]"):
+			return rows([]driver.Value{int64(7), int64(3), int64(5)}), nil
+		case strings.HasPrefix(e.text, "SELECT topic, min"):
+			return rows([]driver.Value{"events", int64(2)}), nil
+		}
+		return &reply{counted: 1}, nil
+	})
+	ctx := t.Context()
+	d := store.Declaration{ID: store.ConsumerID{Type: "projection", Name: "x"}, Topics: []string{"events"}, Tables: tables[2:3], Plugin: "p", Digest: "sha256:0",
+		Fingerprint: store.Fingerprint{Version: 1, Inputs: "i", Keys: "k", Tables: "t", Logic: "l"}}
+	// The fake has no tables of read models: the shape check ends a first start.
+	_, err = s.Subscribe(ctx, d)
+	var shape *readmodel.ShapeError
+	require.ErrorAs(t, err, &shape)
+	subscribed = true
+
+	note := func(what string, err error) {
+		t.Helper()
+		var transient *store.TransientError
+		require.False(t, errors.As(err, &transient), "%s: %v", what, err)
+	}
+	note("join", s.Join(ctx, store.Instance{ID: "i-1", HostName: "h", TTL: time.Second}))
+	note("heartbeat", s.Heartbeat(ctx, "i-1"))
+	leases, err := s.Claim(ctx, "i-1", 7, []int{3})
+	require.NoError(t, err)
+	require.Equal(t, []store.Lease{{Build: 7, Partition: 3, Generation: 5}}, leases)
+	note("release", s.Release(ctx, "i-1", leases))
+	_, err = s.Owners(ctx, 7)
+	note("owners", err)
+	note("halt", s.Halt(ctx, d.ID, leases[0], store.Halt{Reason: store.HaltApplyError}))
+	_, err = s.ClearHalt(ctx, d.ID)
+	note("clear halt", err)
+	_, err = s.Checkpoints(ctx, 7)
+	note("checkpoints", err)
+	_, err = s.ListConsumers(ctx)
+	note("list", err)
+	_, err = s.ListTopics(ctx)
+	note("topics", err)
+	for i, table := range tables {
+		ref := store.TableRef{Table: table, Physical: readmodel.PhysicalName("", table.Name, 7), Build: 7}
+		keys := []store.RowKey{{Key: "a", Child: "1"}, {Key: "b", Child: "2"}, {Key: "c", Child: "3"}}
+		_, err = s.LoadRows(ctx, ref, keys)
+		note("load rows", err)
+		_, err = s.Empty(ctx, ref)
+		note("empty", err)
+		if table.Parent != nil {
+			_, err = s.ListChildren(ctx, ref, "a", "", 10)
+			note("list children", err)
+		}
+		if i == 2 {
+			_, err = s.FindUnique(ctx, ref, 0, row(t, table, "email", abi.Text("a@b")))
+			require.ErrorIs(t, err, store.ErrNotFound)
+		}
+	}
+	v, err := s.View(ctx, d.ID)
+	require.NoError(t, err)
+	_, err = v.Checkpoint("events", 3)
+	note("checkpoint", err)
+	_, err = v.Get(ctx, "users", store.RowKey{Key: "a"})
+	require.ErrorIs(t, err, store.ErrNotFound)
+	_, err = v.Children(ctx, "notes", "a", "", 10)
+	note("children", err)
+	_, _, err = v.Query(ctx, "every", store.Query{Order: "short", Limit: 10})
+	note("query", err)
+	require.NoError(t, v.Close())
+	note("leave", s.Leave(ctx, "i-1"))
+
+	foreign := regexp.MustCompile("(?i)[`\"?]|\\bLIMIT\\b|\\$[0-9]|ON CONFLICT|ON DUPLICATE|RETURNING|FOR UPDATE|\\bMERGE\\b")
+	for _, text := range srv.texts() {
+		require.NotRegexp(t, foreign, text)
+		require.LessOrEqual(t, strings.Count(text, "), ("), 999, "more rows than a list of VALUES may have")
+	}
+	if path := os.Getenv("PROJHOST_TEST_TEXTS"); path != "" { // for a parser of T-SQL
+		for i, text := range srv.texts() {
+			require.NoError(t, os.WriteFile(fmt.Sprintf("%s/%03d.sql", path, i), []byte(text+";\n"), 0o644))
+		}
+	}
+}
