@@ -22,7 +22,7 @@ func dialect(srv *server) *sqlstore.Dialect {
 		PositionMode: "counter",
 		Describe:     describe,
 		Find:         find,
-		Adopt: func(from, to string) []string {
+		Adopt: func(from, to string, _ *readmodel.Table) []string {
 			// Views that read the table go on reading its name, which will be a
 			// view of ours.
 			return []string{"RENAME TABLE " + srv.rows().Quote(from) + " TO " + srv.rows().Quote(to)}

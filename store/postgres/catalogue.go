@@ -130,22 +130,42 @@ func spelling(query, physical, schema string) []string {
 	return words
 }
 
-// adopt renames a user's table. By itself the server would change users' views
-// along with the name, and they would read this build's table for ever; so they
-// are made anew by their own text, in place, which keeps their grants and what
-// is built on them: the name in it is then the public view's, which stands in
-// with all columns until the build's own takes its place. The view gets the
-// privileges of reading that the table had.
-func adopt(from, to string) []string {
+// adopt renames a user's table. By itself the server takes users' views along
+// with the table, and they would read this build's for ever (H10). So each is made
+// anew in place, from its own text, which keeps its grants and what is built on
+// it: the name in that text is the public view's by then. A view that cannot be
+// so, because it reads more than the public one shows, stays as it is. Who could
+// read the table can read the public view.
+func adopt(from, to string, t *readmodel.Table) []string {
+	d := readmodel.Postgres
+	public := strings.ToLower(from)
+	var make strings.Builder
+	for _, text := range d.CreateView(public, to, t) {
+		make.WriteString(" " + text + ";\n")
+	}
+	if from != public {
+		make.WriteString(" CREATE VIEW " + d.Quote(from) + " AS SELECT * FROM " + d.Quote(public) + ";\n")
+	}
 	return []string{fmt.Sprintf(`DO $projhost$
 DECLARE
- users regclass[]; texts text[]; r record; n int;
+ users regclass[]; texts text[]; reader record;
 BEGIN
  SELECT array_agg(v.oid::regclass ORDER BY v.oid), array_agg(pg_get_viewdef(v.oid) ORDER BY v.oid) INTO users, texts FROM (
   SELECT DISTINCT w.ev_class AS oid FROM pg_depend d JOIN pg_rewrite w ON w.oid = d.objid JOIN pg_class c ON c.oid = w.ev_class
   WHERE d.classid = 'pg_rewrite'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = %[1]s::regclass AND c.relkind = 'v') v;
  ALTER TABLE %[2]s RENAME TO %[3]s;
-END $projhost$`, literal(readmodel.Postgres.Quote(from)), readmodel.Postgres.Quote(from), readmodel.Postgres.Quote(to))}
+%[4]s FOR i IN 1 .. coalesce(array_length(users, 1), 0) LOOP
+  BEGIN
+   EXECUTE 'CREATE OR REPLACE VIEW ' || users[i]::text || ' AS ' || texts[i];
+  EXCEPTION WHEN OTHERS THEN
+   RAISE WARNING 'view %% goes on reading %%: %%', users[i], %[5]s, SQLERRM;
+  END;
+ END LOOP;
+ FOR reader IN SELECT a.grantee FROM pg_class c, aclexplode(c.relacl) a
+  WHERE c.oid = %[6]s::regclass AND a.privilege_type = 'SELECT' AND a.grantee <> c.relowner LOOP
+  EXECUTE 'GRANT SELECT ON %[7]s TO ' || CASE reader.grantee WHEN 0 THEN 'PUBLIC' ELSE reader.grantee::regrole::text END;
+ END LOOP;
+END $projhost$`, literal(d.Quote(from)), d.Quote(from), d.Quote(to), make.String(), literal(to), literal(d.Quote(to)), strings.ReplaceAll(d.Quote(public), "'", "''"))}
 }
 
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }

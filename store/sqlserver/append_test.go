@@ -323,6 +323,6 @@ func TestGoldenStatements(t *testing.T) {
 	t.Parallel()
 	s, _ := openFake(t, nil)
 	golden(t, "reads.sql", strings.Join([]string{s.q.version, s.q.versions, s.q.byID, s.q.stream, s.q.snapshot, settingsSQL,
-		columnsSQL, indexesSQL, findSQL, viewSQL, strings.Join(adopt("it's [a] table", "b__b7"), ";\n"),
+		columnsSQL, indexesSQL, findSQL, viewSQL, strings.Join(adopt("it's [a] table", "b__b7", nil), ";\n"),
 		strings.ReplaceAll(lockSQL, "\n", " "), unlockSQL}, ";\n\n")+";\n")
 }

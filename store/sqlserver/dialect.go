@@ -169,7 +169,7 @@ func find(ctx context.Context, c sqlstore.Conn, name string) (kind, spelled stri
 
 // adopt renames a table. Views keep reading the name that they were written
 // with.
-func adopt(from, to string) []string {
+func adopt(from, to string, _ *readmodel.Table) []string {
 	return []string{"EXEC sys.sp_rename N" + literal(readmodel.SQLServer.Quote(from)) + ", N" + literal(to) + ", N'OBJECT'"}
 }
 

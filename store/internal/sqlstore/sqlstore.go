@@ -113,9 +113,10 @@ type Dialect struct {
 	// ("" for nothing), and its spelling.
 	Describe func(ctx context.Context, c Conn, table string) (readmodel.ActualTable, error)
 	Find     func(ctx context.Context, c Conn, name string) (kind, spelled string, err error)
-	// Adopt renames a user's table to be a build's, without changing what
-	// reads it.
-	Adopt func(from, to string) []string
+	// Adopt renames a user's table to be the build's table t, and leaves what
+	// reads it by its name reading that name. Where an engine changes users'
+	// views along with the table, it makes the public view as well.
+	Adopt func(from, to string, t *readmodel.Table) []string
 	// ViewIs tells whether a view reads just this build's table; a view that
 	// does not is replaced.
 	ViewIs func(ctx context.Context, c Conn, public, physical string, t *readmodel.Table) (bool, error)

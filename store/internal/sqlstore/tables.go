@@ -154,7 +154,7 @@ func (c *Core) settleTable(ctx context.Context, id store.ConsumerID, ref *store.
 		if err != nil {
 			return err
 		}
-		if err := c.ddl(ctx, "adopt "+adopting.String, c.Dialect.Adopt(adopting.String, ref.Physical)); err != nil {
+		if err := c.ddl(ctx, "adopt "+adopting.String, c.Dialect.Adopt(adopting.String, ref.Physical, ref.Table)); err != nil {
 			return err
 		}
 		if err := c.Engine.Read(ctx, op, look); err != nil {
