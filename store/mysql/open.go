@@ -71,6 +71,9 @@ func parseDSN(dsn string) (*mysql.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mysql: the parameters of the connection string cannot be read: %w", err)
 	}
+	if !strings.HasPrefix(cfg.Net, "tcp") && cfg.Net != "unix" {
+		return nil, errors.New("mysql: the connection string names a network that there is not: " + form)
+	}
 	if cfg.DBName == "" {
 		return nil, errors.New("mysql: the connection string names no database: " + form)
 	}

@@ -41,11 +41,7 @@ func (s *Store) ReadPage(ctx context.Context, q store.PageQuery) (store.Page, er
 		q.Limit = pageLimitDefault
 	}
 	look := s.Look(q.Topic)
-	var page store.Page
-	err := s.engine.read(ctx, "read page", func(se *session) (err error) {
-		page, err = s.readPage(ctx, se, q)
-		return err
-	})
+	page, err := s.readPage(ctx, q)
 	if err != nil {
 		return store.Page{}, err
 	}
@@ -70,19 +66,24 @@ const drainMax = 64
 //
 // A page with a limit of bytes is read in pieces of about as many rows as events
 // usually fill.
-func (s *Store) readPage(ctx context.Context, se *session, q store.PageQuery) (store.Page, error) {
+func (s *Store) readPage(ctx context.Context, q store.PageQuery) (store.Page, error) {
 	p := pageRead{s: s, q: q, page: store.Page{Topic: q.Topic, From: q.After, To: -1, End: -1}, after: q.After}
 	if q.Partition >= 0 {
-		err := se.scan(ctx, s.q.end, []any{q.Topic}, func(vals []driver.Value) error {
-			p.page.End = vals[0].(int64)
-			return nil
-		}, nil)
+		err := s.engine.read(ctx, "read page", func(se *session) error {
+			return se.scan(ctx, s.q.end, []any{q.Topic}, func(vals []driver.Value) error {
+				p.page.End = vals[0].(int64)
+				return nil
+			}, nil)
+		})
 		if err != nil {
 			return p.page, err
 		}
 	}
 	for p.page.To < 0 {
-		if err := p.piece(ctx, se); err != nil {
+		// Each on a connection of its own: what was not wanted of an answer may
+		// have cost one.
+		err := s.engine.read(ctx, "read page", func(se *session) error { return p.piece(ctx, se) })
+		if err != nil {
 			return p.page, err
 		}
 	}

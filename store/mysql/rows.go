@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"strconv"
 	"strings"
 
 	"github.com/projhost/projhost/readmodel"
@@ -28,8 +29,7 @@ func (s *Store) writeRows(ctx context.Context, se *session, tables []store.Table
 	return nil
 }
 
-// deletesMax bounds the keys of a DELETE. From 1,000 on MariaDB makes a join of
-// the list.
+// deletesMax bounds the rows that one DELETE names.
 const deletesMax = 500
 
 func (s *Store) deleteRows(ctx context.Context, se *session, p *sqlstore.Plan, w *store.TableWrites) error {
@@ -69,38 +69,39 @@ func (s *Store) deleteRows(ctx context.Context, se *session, p *sqlstore.Plan, w
 	return nil
 }
 
-// deleteFrom begins a DELETE that finds its rows by the primary key whatever the
-// server thinks of the table's size: in a scan it would wait for rows that others
-// are changing.
-func deleteFrom(p *sqlstore.Plan) string {
-	quoted := p.Dialect.Quote(p.Physical)
-	return "DELETE " + quoted + " FROM " + quoted + " FORCE INDEX (PRIMARY) WHERE "
-}
-
 // deleteByKey deletes all rows of the given keys, of a child table those of all
 // children.
 func deleteByKey(ctx context.Context, se *session, p *sqlstore.Plan, keys []any) error {
-	for len(keys) > 0 {
-		n := min(len(keys), deletesMax)
-		text := deleteFrom(p) + p.Dialect.Quote(readmodel.KeyColumn) + " IN (" + marks(n) + ")"
-		if _, err := se.Exec(ctx, text, keys[:n]...); err != nil {
-			return refusal(p, err)
-		}
-		keys = keys[n:]
-	}
-	return nil
+	return deleteListed(ctx, se, p, keys, readmodel.KeyColumn)
 }
 
 // deletePairs deletes rows of a child table by key and child.
 func deletePairs(ctx context.Context, se *session, p *sqlstore.Plan, pairs []any) error {
-	one := "(" + p.Dialect.Quote(readmodel.KeyColumn) + " = ? AND " + p.Dialect.Quote(readmodel.ChildColumn) + " = ?)"
-	for len(pairs) > 0 {
-		n := min(len(pairs), 2*deletesMax)
-		text := deleteFrom(p) + one + strings.Repeat(" OR "+one, n/2-1)
-		if _, err := se.Exec(ctx, text, pairs[:n]...); err != nil {
+	return deleteListed(ctx, se, p, pairs, readmodel.KeyColumn, readmodel.ChildColumn)
+}
+
+// deleteListed deletes the rows whose columns, which begin the primary key, have
+// the listed values. The list is joined in its order: given as a condition, the
+// server would rather look through a small table, where it waits for rows that
+// others are changing. (An UPDATE passes these by, a DELETE does not.)
+func deleteListed(ctx context.Context, se *session, p *sqlstore.Plan, values []any, columns ...string) error {
+	quoted := p.Dialect.Quote(p.Physical)
+	first, more, on := "SELECT ", " UNION ALL SELECT "+marks(len(columns)), ""
+	for i, name := range columns {
+		if i > 0 {
+			first, on = first+", ", on+" AND "
+		}
+		listed := "c" + strconv.Itoa(i)
+		first += "? AS " + listed
+		on += quoted + "." + p.Dialect.Quote(name) + " = l." + listed
+	}
+	for len(values) > 0 {
+		n := min(len(values), deletesMax*len(columns))
+		text := "DELETE " + quoted + " FROM (" + first + strings.Repeat(more, n/len(columns)-1) + ") l STRAIGHT_JOIN " + quoted + " ON " + on
+		if _, err := se.Exec(ctx, text, values[:n]...); err != nil {
 			return refusal(p, err)
 		}
-		pairs = pairs[n:]
+		values = values[n:]
 	}
 	return nil
 }
