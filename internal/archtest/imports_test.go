@@ -38,6 +38,8 @@ var allowed = map[string][]string{
 	"internal/jsonl":    {"store", "internal/rawjson"},
 	"internal/dbtest":   {},
 	"internal/archtest": {},
+
+	"store/internal/sqlstore/coretest": {"store", "store/internal", "readmodel", "abi"},
 }
 
 // foreign says which folders may import a library; nobody else may.

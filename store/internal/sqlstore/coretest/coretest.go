@@ -1,0 +1,572 @@
+// Package coretest is what drivers built on package sqlstore promise besides
+// package storetest: several hosts at once on one database, and hosts that die
+// between any two statements. A driver's test calls [Run].
+package coretest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/projhost/projhost/abi"
+	"github.com/projhost/projhost/readmodel"
+	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/sqlstore"
+)
+
+// Database is an empty database of one test.
+type Database struct {
+	// Open opens it as a host does; the caller closes the store.
+	Open func(opt sqlstore.Options) (store.Store, *sqlstore.Core, error)
+	// Script runs a script of statements, as an operator does.
+	Script func(text string) error
+}
+
+// Run runs all cases. create makes an empty database, which it removes with the
+// test.
+func Run(t *testing.T, create func(t testing.TB) *Database) {
+	for name, run := range map[string]func(t *testing.T, d *db){
+		"ConcurrentFirstStarts":              concurrentStarts,
+		"PrefixesSideBySide":                 prefixes,
+		"HostsSubscribeAtOnce":               subscribeAtOnce,
+		"OneLockForAllApplications":          oneLock,
+		"ScriptEqualsFirstStart":             script,
+		"MissingOrOtherTablesStopTheStart":   otherTables,
+		"FirstStartDiesAnywhere":             startDies,
+		"SubscribeDiesAnywhere":              subscribeDies,
+		"AdoptingSubscribeDiesAnywhere":      adoptDies,
+		"ClaimsLeaveLiveOwnersWhatTheyTook":  claimAfterWait,
+		"ReplacedViewsOfOtherColumnsAreOurs": replacedView,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t, &db{create(t), t})
+		})
+	}
+}
+
+type db struct {
+	*Database
+	t *testing.T
+}
+
+// host is one that has the database open.
+type host struct {
+	store.Store
+	*sqlstore.Core
+}
+
+func (d *db) open(opt sqlstore.Options) host {
+	d.t.Helper()
+	s, c, err := d.Open(opt)
+	require.NoError(d.t, err)
+	d.t.Cleanup(func() { require.NoError(d.t, s.Close()) })
+	return host{s, c}
+}
+
+func (d *db) script(text string) {
+	d.t.Helper()
+	require.NoError(d.t, d.Script(text))
+}
+
+// ctx bounds what is waited for.
+func (d *db) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(d.t.Context(), 2*time.Minute)
+	d.t.Cleanup(cancel)
+	return ctx
+}
+
+// small is few partitions, for the sake of time.
+func small(prefix, models string) sqlstore.Options {
+	return sqlstore.Options{TablePrefix: prefix, ReadModelPrefix: models, Partitions: 4}
+}
+
+func declare(t require.TestingT, name string, tables ...string) store.Declaration {
+	var list []abi.Table
+	for _, table := range tables {
+		list = append(list, abi.Table{Name: table, Columns: []abi.Column{
+			{Name: "n", Kind: abi.ColumnInt, Index: true}, {Name: "t", Kind: abi.ColumnText, Max: 20}}})
+	}
+	resolved, err := readmodel.NewTables(list)
+	require.NoError(t, err)
+	return store.Declaration{ID: store.ConsumerID{Type: "projection", Name: name}, Topics: []string{store.EventsTopic}, Tables: resolved,
+		Fingerprint: store.Fingerprint{Version: 1, Inputs: "i", Keys: "k", Tables: strings.Join(tables, " "), Logic: "l"}, Plugin: name, Digest: "sha256:1"}
+}
+
+// hostTables are the names of the host's tables without prefix.
+var hostTables = []string{"schema_migrations", "partition_metadata", "counters", "topics", "events", "snapshots",
+	"consumers", "builds", "checkpoints", "ownership", "instances", "read_model_tables"}
+
+// catalogue describes the host's tables.
+func (d *db) catalogue(h host) map[string]readmodel.ActualTable {
+	d.t.Helper()
+	all := map[string]readmodel.ActualTable{}
+	require.NoError(d.t, h.Engine.Read(d.ctx(), "describe", func(c sqlstore.Conn) error {
+		for _, name := range hostTables {
+			have, err := h.Dialect.Describe(d.ctx(), c, h.Opt.TablePrefix+name)
+			if err != nil {
+				return err
+			}
+			for i := range have.Indexes {
+				have.Indexes[i].Name = strings.TrimPrefix(have.Indexes[i].Name, h.Opt.TablePrefix)
+			}
+			all[name] = have
+		}
+		return nil
+	}))
+	for _, name := range hostTables {
+		require.NotEmpty(d.t, all[name].Columns, name)
+	}
+	return all
+}
+
+func concurrentStarts(t *testing.T, d *db) {
+	const hosts = 8
+	var wg sync.WaitGroup
+	var errs [hosts]error
+	var stores [hosts]store.Store
+	for i := range hosts {
+		opt := sqlstore.Options{TablePrefix: "one_"}
+		if i%4 == 3 {
+			opt.TablePrefix = "two_"
+		}
+		wg.Go(func() { stores[i], _, errs[i] = d.Open(opt) })
+	}
+	wg.Wait()
+	for i := range hosts {
+		require.NoError(t, errs[i])
+		info, err := stores[i].Info(d.ctx())
+		require.NoError(t, err)
+		require.Equal(t, 256, info.Partitions)
+		require.NoError(t, stores[i].Check(d.ctx()))
+	}
+	for i := range hosts {
+		require.NoError(t, stores[i].Close())
+	}
+}
+
+// Two applications share a database, and even the names of their tables.
+func prefixes(t *testing.T, d *db) {
+	one, two := d.open(small("one_", "m1_")), d.open(small("two_", "m2_"))
+	for i, h := range []host{one, two} {
+		for n := range i + 1 {
+			_, err := h.Commit(d.ctx(), store.Commit{Streams: []store.StreamAppend{{AggregateType: "a", AggregateID: fmt.Sprint(n),
+				Events: []store.NewEvent{{Type: "E", Data: []byte(`{}`)}}}}})
+			require.NoError(t, err)
+		}
+		c, err := h.Store.Subscribe(d.ctx(), declare(t, "p", "accounts"))
+		require.NoError(t, err)
+		require.EqualValues(t, 1, c.Build, "each has numbers of its own")
+	}
+	for i, h := range []host{one, two} {
+		events, err := h.ReadStream(d.ctx(), "a", "1", 1, 10)
+		require.NoError(t, err)
+		require.Len(t, events, i)
+		list, err := h.Store.ListConsumers(d.ctx())
+		require.NoError(t, err)
+		require.Len(t, list, 1)
+		require.NoError(t, h.Check(d.ctx()))
+	}
+	// With the same prefix of read models the first keeps its table (H17), and
+	// builds of a third pass over numbers whose names are taken.
+	three := d.open(small("three_", "m1_"))
+	_, err := three.Store.Subscribe(d.ctx(), declare(t, "p", "accounts"))
+	var taken *store.NameTakenError
+	require.ErrorAs(t, err, &taken)
+	decl := declare(t, "p", "accounts")
+	decl.Adopt = []string{"accounts"} // a view, which is the first's
+	c, err := three.Store.Subscribe(d.ctx(), decl)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, c.Build)
+}
+
+func subscribeAtOnce(t *testing.T, d *db) {
+	const hosts = 4
+	var list [hosts]host
+	for i := range list {
+		list[i] = d.open(small([]string{"ph_", "app_"}[i%2], ""))
+	}
+	// Two applications. All hosts of one record the same consumer; each wants a
+	// table that only one can have, whatever its application.
+	var wg sync.WaitGroup
+	var same [hosts]store.Consumer
+	var errs, thefts [hosts]error
+	for i, h := range list {
+		alike, wanted := declare(t, "alike", fmt.Sprint("a", i%2), fmt.Sprint("b", i%2)), declare(t, fmt.Sprint("wants", i), "own"+fmt.Sprint(i), "wanted")
+		wg.Go(func() {
+			same[i], errs[i] = h.Store.Subscribe(d.ctx(), alike)
+			_, thefts[i] = h.Store.Subscribe(d.ctx(), wanted)
+		})
+	}
+	wg.Wait()
+	winners := 0
+	for i := range list {
+		require.NoError(t, errs[i])
+		require.Equal(t, same[i%2].Build, same[i].Build)
+		if thefts[i] == nil {
+			winners++
+			continue
+		}
+		var taken *store.NameTakenError
+		require.ErrorAs(t, thefts[i], &taken)
+		require.Equal(t, "wanted", taken.Table)
+	}
+	require.Equal(t, 1, winners)
+}
+
+// Names of read models are one space, so what looks whether one is free keeps
+// every other application out meanwhile.
+func oneLock(t *testing.T, d *db) {
+	one, two := d.open(small("one_", "")), d.open(small("two_", ""))
+	release, err := one.Engine.Lock(d.ctx(), "projhost")
+	require.NoError(t, err)
+	soon, cancel := context.WithTimeout(d.ctx(), 300*time.Millisecond)
+	defer cancel()
+	_, err = two.Engine.Lock(soon, "projhost")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NoError(t, release())
+	release, err = two.Engine.Lock(d.ctx(), "projhost")
+	require.NoError(t, err)
+	require.NoError(t, release())
+}
+
+func script(t *testing.T, d *db) {
+	made := d.open(small("made_", ""))
+	text, err := sqlstore.SchemaSQL(made.Dialect, "hand_", 4)
+	require.NoError(t, err)
+	opt := small("hand_", "")
+	opt.NeverInitialize = true
+	_, _, err = d.Open(opt)
+	var missing *store.SchemaError
+	require.ErrorAs(t, err, &missing)
+	d.script(text)
+	hand := d.open(opt)
+	require.Equal(t, d.catalogue(made), d.catalogue(hand))
+	a, err := made.Store.Info(d.ctx())
+	require.NoError(t, err)
+	b, err := hand.Store.Info(d.ctx())
+	require.NoError(t, err)
+	require.Equal(t, a, b)
+	c, err := hand.Store.Subscribe(d.ctx(), declare(t, "p", "accounts"))
+	require.NoError(t, err)
+	require.EqualValues(t, 1, c.Build)
+}
+
+func otherTables(t *testing.T, d *db) {
+	opt := small("ph_", "")
+	h := d.open(opt)
+	quote := h.Dialect.Rows.Quote
+	opt.NeverInitialize = true
+	stops := func(table, column string) {
+		t.Helper()
+		_, _, err := d.Open(opt)
+		var e *store.SchemaError
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, "ph_"+table, e.Table)
+		require.Contains(t, e.Column, column)
+		require.ErrorContains(t, err, "projhost schema print --driver "+h.Dialect.Name)
+		require.ErrorAs(t, h.Check(d.ctx()), &e)
+	}
+	d.script("ALTER TABLE " + quote("ph_instances") + " ADD mine int")
+	again := d.open(opt)
+	require.NoError(t, again.Check(d.ctx()), "a column that may be left out does no harm")
+	d.script("ALTER TABLE " + quote("ph_instances") + " ADD other int NOT NULL")
+	stops("instances", "other")
+	d.script("ALTER TABLE " + quote("ph_instances") + " DROP COLUMN other")
+	d.script("ALTER TABLE " + quote("ph_builds") + " DROP COLUMN digest")
+	stops("builds", "digest")
+	d.script("ALTER TABLE " + quote("ph_builds") + " ADD digest bigint NOT NULL")
+	stops("builds", "digest")
+	d.script("DROP TABLE " + quote("ph_snapshots"))
+	stops("snapshots", "")
+	opt.NeverInitialize = false
+	_, _, err := d.Open(opt)
+	require.Error(t, err, "what is on record is not made anew")
+}
+
+// errDied is what a host that died is told, if it could be told anything.
+var errDied = errors.New("the host has died")
+
+// mortal is an engine whose host dies at its n-th statement or commit: that one
+// and all behind it do not happen, and its transaction ends as the server ends
+// one whose client is gone.
+type mortal struct {
+	sqlstore.Engine
+	mu   sync.Mutex
+	left int
+	dead bool
+}
+
+func (m *mortal) step() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.left--; m.left < 0 {
+		m.dead = true
+	}
+	if m.dead {
+		return errDied
+	}
+	return nil
+}
+
+// dieAt sets how many steps are left.
+func (m *mortal) dieAt(n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.left, m.dead = n, false
+}
+
+func (m *mortal) died() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.dead
+}
+
+func (m *mortal) Read(ctx context.Context, op string, fn func(sqlstore.Conn) error) error {
+	return m.Engine.Read(ctx, op, func(c sqlstore.Conn) error { return fn(mortalConn{m, c}) })
+}
+
+func (m *mortal) Write(ctx context.Context, op string, fn func(sqlstore.Conn) error) error {
+	err := m.Engine.Write(ctx, op, func(c sqlstore.Conn) error {
+		if err := fn(mortalConn{m, c}); err != nil {
+			return err
+		}
+		return m.step() // before COMMIT
+	})
+	if err != nil {
+		return err
+	}
+	return m.step() // after it
+}
+
+type mortalConn struct {
+	m *mortal
+	sqlstore.Conn
+}
+
+func (c mortalConn) Exec(ctx context.Context, text string, args ...any) (int64, error) {
+	if err := c.m.step(); err != nil {
+		return 0, err
+	}
+	n, err := c.Conn.Exec(ctx, text, args...)
+	if err == nil {
+		err = c.m.step() // it was done, and nobody learns of it
+	}
+	return n, err
+}
+
+func (c mortalConn) Query(ctx context.Context, text string, args ...any) (sqlstore.Rows, error) {
+	if err := c.m.step(); err != nil {
+		return nil, err
+	}
+	return c.Conn.Query(ctx, text, args...)
+}
+
+const stride = 7
+
+// A host that is killed while it makes the schema leaves what the next one
+// completes.
+func startDies(t *testing.T, d *db) {
+	whole := d.open(small("whole_", ""))
+	want := d.catalogue(whole)
+	// Not every place each time, for the sake of time.
+	for n := rand.N(stride); ; n += stride {
+		opt := small(fmt.Sprintf("d%d_", n), "")
+		m := &mortal{Engine: whole.Engine, left: n}
+		c, err := sqlstore.New(m, whole.Dialect, opt)
+		require.NoError(t, err)
+		err = c.Initialize(d.ctx(), "1")
+		if !m.died() {
+			require.NoError(t, err)
+			require.Greater(t, n, 20, "the host died at many places")
+			return
+		}
+		require.ErrorIs(t, err, errDied)
+		next, err := sqlstore.New(whole.Engine, whole.Dialect, opt)
+		require.NoError(t, err)
+		require.NoError(t, next.Initialize(d.ctx(), "1"), "after %d statements", n)
+		require.Equal(t, want, d.catalogue(host{whole.Store, next}), "after %d statements", n)
+		_, err = next.Subscribe(d.ctx(), declare(t, "p", fmt.Sprint("t", n)))
+		require.NoError(t, err)
+	}
+}
+
+// everywhere lets a host subscribe and die after each number of steps, and the
+// next one subscribe again. prepare makes what is there before.
+func (d *db) everywhere(prepare func(h host, table string) []string, settled func(h host, c store.Consumer, table string)) {
+	t := d.t
+	h := d.open(small("ph_", ""))
+	m := &mortal{Engine: h.Engine}
+	c, err := sqlstore.New(m, h.Dialect, h.Opt)
+	require.NoError(t, err)
+	m.dieAt(1 << 30)
+	require.NoError(t, c.Initialize(d.ctx(), "1"))
+	for n := 0; ; n++ {
+		table, other := fmt.Sprint("t", n), fmt.Sprint("u", n)
+		decl := declare(t, fmt.Sprint("p", n), table, other)
+		decl.Adopt = prepare(h, table)
+		m.dieAt(n)
+		_, err := c.Subscribe(d.ctx(), decl)
+		died := m.died()
+		if died {
+			require.ErrorIs(t, err, errDied, "after %d steps", n)
+		} else {
+			require.NoError(t, err)
+		}
+		// The record and what can be seen of it agree at every moment.
+		found, err := h.Store.Consumer(d.ctx(), decl.ID)
+		if err == nil {
+			list, err := h.Store.Checkpoints(d.ctx(), found.Build)
+			require.NoError(t, err)
+			require.Len(t, list, 4, "after %d steps", n)
+		} else {
+			require.ErrorIs(t, err, store.ErrNotFound)
+		}
+		again := declare(t, fmt.Sprint("p", n), table, other)
+		again.Adopt = decl.Adopt
+		got, err := h.Store.Subscribe(d.ctx(), again)
+		require.NoError(t, err, "after %d steps", n)
+		if found.Build != 0 {
+			require.Equal(t, found.Build, got.Build)
+		}
+		d.settled(h, got)
+		settled(h, got, table)
+		if !died {
+			require.Greater(t, n, 20, "the host died at many places")
+			return
+		}
+	}
+}
+
+// settled checks that a consumer has all that belongs to it.
+func (d *db) settled(h host, c store.Consumer) {
+	t := d.t
+	t.Helper()
+	owners, err := h.Store.Owners(d.ctx(), c.Build)
+	require.NoError(t, err)
+	require.Len(t, owners, 4)
+	require.NoError(t, h.Engine.Read(d.ctx(), "look", func(conn sqlstore.Conn) error {
+		for _, ref := range c.Tables {
+			have, err := h.Dialect.Describe(d.ctx(), conn, ref.Physical)
+			require.NoError(t, err)
+			require.NoError(t, h.Dialect.Rows.Check(ref.Physical, ref.Table, have))
+			is, err := h.Dialect.ViewIs(d.ctx(), conn, readmodel.PublicName("", ref.Table.Name), ref.Physical, ref.Table)
+			require.NoError(t, err)
+			require.True(t, is, ref.Physical)
+		}
+		var left int64
+		rows, err := conn.Query(d.ctx(), h.SQL(`SELECT count(*) FROM {{read_model_tables}} WHERE adopting IS NOT NULL`))
+		require.NoError(t, err)
+		require.True(t, rows.Next())
+		require.NoError(t, rows.Scan(&left))
+		require.NoError(t, rows.Close())
+		require.Zero(t, left, "adopted tables wait for nothing")
+		return nil
+	}))
+}
+
+func subscribeDies(t *testing.T, d *db) {
+	d.everywhere(func(host, string) []string { return nil }, func(host, store.Consumer, string) {})
+}
+
+func adoptDies(t *testing.T, d *db) {
+	d.everywhere(func(h host, table string) []string {
+		decl := declare(t, "x", table)
+		rows := h.Dialect.Rows
+		d.script(strings.Join(rows.CreateTable(table, decl.Tables[0]), ";\n"))
+		d.script("INSERT INTO " + rows.Quote(table) + " (" + rows.Quote("key") + ", n) VALUES ('mine', 7)")
+		return []string{strings.ToUpper(table)}
+	}, func(h host, c store.Consumer, table string) {
+		for _, name := range []string{table, c.Tables[0].Physical} {
+			var key string
+			var n int64
+			require.NoError(t, h.Engine.Read(d.ctx(), "look", func(conn sqlstore.Conn) error {
+				r, err := conn.Query(d.ctx(), h.SQL(`SELECT "key", n FROM "`+name+`"`))
+				require.NoError(t, err)
+				require.True(t, r.Next(), "the user's rows stay")
+				require.NoError(t, r.Scan(&key, &n))
+				require.False(t, r.Next())
+				return r.Close()
+			}))
+			require.Equal(t, "mine", key)
+			require.EqualValues(t, 7, n)
+		}
+	})
+}
+
+// A claim that began before another instance had joined must not take from it
+// what it has got meanwhile.
+func claimAfterWait(t *testing.T, d *db) {
+	h := d.open(small("ph_", ""))
+	c, err := h.Store.Subscribe(d.ctx(), declare(t, "p", "t"))
+	require.NoError(t, err)
+	require.NoError(t, h.Store.Join(d.ctx(), store.Instance{ID: "first"}))
+	var late []store.Lease
+	between := &between{Engine: h.Engine, run: func() {
+		// The other joins and claims when the first has looked and not yet taken.
+		require.NoError(t, h.Store.Join(d.ctx(), store.Instance{ID: "second"}))
+		got, err := h.Store.Claim(d.ctx(), "second", c.Build, []int{1, 2})
+		require.NoError(t, err)
+		require.Len(t, got, 2)
+	}}
+	slow, err := sqlstore.New(between, h.Dialect, h.Opt)
+	require.NoError(t, err)
+	late, err = slow.Claim(d.ctx(), "first", c.Build, []int{0, 1, 2, 3})
+	require.NoError(t, err)
+	require.Equal(t, []store.Lease{{Build: c.Build, Partition: 0, Generation: 1}, {Build: c.Build, Partition: 3, Generation: 1}}, late)
+	owners, err := h.Store.Owners(d.ctx(), c.Build)
+	require.NoError(t, err)
+	for i, want := range []string{"first", "second", "second", "first"} {
+		require.Equal(t, store.Ownership{Partition: i, InstanceID: want, Generation: 1}, owners[i])
+	}
+}
+
+// between runs something once before the first UPDATE of a transaction.
+type between struct {
+	sqlstore.Engine
+	once sync.Once
+	run  func()
+}
+
+func (b *between) Write(ctx context.Context, op string, fn func(sqlstore.Conn) error) error {
+	return b.Engine.Write(ctx, op, func(c sqlstore.Conn) error { return fn(betweenConn{b, c}) })
+}
+
+type betweenConn struct {
+	b *between
+	sqlstore.Conn
+}
+
+func (c betweenConn) Exec(ctx context.Context, text string, args ...any) (int64, error) {
+	c.b.once.Do(c.b.run)
+	return c.Conn.Exec(ctx, text, args...)
+}
+
+// A view that shows something else in other columns cannot be replaced in place
+// everywhere; the consumer that was given its name has it all the same.
+func replacedView(t *testing.T, d *db) {
+	h := d.open(small("ph_", ""))
+	quote := h.Dialect.Rows.Quote
+	d.script("CREATE VIEW " + quote("accounts") + " AS SELECT 'x' AS nothing, 1 AS of_ours")
+	decl := declare(t, "p", "accounts")
+	_, err := h.Store.Subscribe(d.ctx(), decl)
+	var taken *store.NameTakenError
+	require.ErrorAs(t, err, &taken)
+	require.Contains(t, taken.Owner, "a view that projhost did not create")
+	decl.Adopt = []string{"accounts"}
+	c, err := h.Store.Subscribe(d.ctx(), decl)
+	require.NoError(t, err)
+	d.settled(h, c)
+	// Whoever drops or replaces it gets it back at the next start.
+	d.script("DROP VIEW " + quote("accounts"))
+	c, err = h.Store.Subscribe(d.ctx(), declare(t, "p", "accounts"))
+	require.NoError(t, err)
+	d.settled(h, c)
+}
