@@ -107,7 +107,7 @@ n, p and s stand for ` + "`max`, `precision` and `scale`" + `.
 - **PostgreSQL** keeps JSON in ` + "`json`" + `, which keeps its bytes; ` + "`jsonb`" + ` does not. Text has the collation "C", whatever the database's.
 - **MySQL and MariaDB** differ only in the name of the collation that compares by code point and does not ignore trailing spaces.
 - **SQL Server** compares text without its trailing spaces, in every collation: a unique column does not tell "a" from "a ", and these two sort by their key.
-  Index entries hold 1,700 bytes, so the primary key of a child table is `ph_row`, a hash of both its keys that the database computes; a view leaves it out.
+  Index entries hold 1,700 bytes, so the primary key of a child table is ph_row, a hash of both its keys that the database computes; a view leaves it out.
 
 ## Tables
 
