@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/projhost/projhost/internal/dbtest"
@@ -142,6 +144,60 @@ func (p *place) end() string {
 	}
 	p.t.Fatal("no topic events")
 	return ""
+}
+
+// A store moves from SQLite to a server and on to a file again: what is
+// exported stays the same but for the positions, which each draws anew.
+func TestExportAndImportMoveAStore(t *testing.T) {
+	onServers(t, func(p *place, driver, dsn string) {
+		t := p.t
+		position := regexp.MustCompile(`"position":\d+,?`)
+		export := func() string {
+			t.Helper()
+			return position.ReplaceAllString(p.run("", "export", "events", "--with-sequence").ok(), "")
+		}
+		lines := sampleLines() + `{"id":"` + id1 + `","aggregate_type":"Ünï","aggregate_id":"a","type":"T","revision":7,"data":{"n":123456789012345678901234567890,"n":1.10,"s":"\u0000 😀"},"metadata":{"a":[ ]},"occurred_at":"2026-01-02T03:04:05.678901Z"}` + "\n"
+		p.write("events.jsonl", lines)
+		p.run("", "import", "events.jsonl").ok()
+		before := export()
+		require.Equal(t, 1001, strings.Count(before, "\n"))
+		p.write("moved.jsonl", p.run("", "export", "events", "--with-sequence").ok())
+
+		p.write("config.toml", "[http]\nlisten = \"127.0.0.1:1\"\n"+serverConfig(driver, dsn))
+		require.Contains(t, p.run("", "import", "moved.jsonl").ok(), "1,001 events stored in")
+		require.Equal(t, before, export())
+		require.Contains(t, p.run("", "import", "moved.jsonl").ok(), "0 events stored, 1,001 already there in")
+		p.write("back.jsonl", p.run("", "export", "events", "--with-sequence").ok())
+
+		p.write("config.toml", "data_dir = \"other\"\n[http]\nlisten = \"127.0.0.1:1\"\n")
+		p.run("", "import", "back.jsonl").ok()
+		require.Equal(t, before, export())
+	})
+}
+
+// The transaction that holds the mark is named, with and without a host.
+func TestHolderOfTheMarkIsNamed(t *testing.T) {
+	p := newPlace(t)
+	dsn := dbtest.Postgres(t)
+	p.write("config.toml", hostConfigText+serverConfig("postgres", dsn))
+	h := p.host()
+	conn, err := pgx.Connect(t.Context(), dsn+"&application_name=forgetful")
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	_, err = conn.Exec(t.Context(), "BEGIN; SELECT nextval(pg_get_serial_sequence('ph_events', 'position'))")
+	require.NoError(t, err)
+	o := p.run(`{"type":"T","data":1}`, "append", "a", "1")
+	require.Equal(t, exitOK, o.code, o.stderr)
+	want := fmt.Sprintf(`events: what follows position \d+ waits for the open transaction of the session with process id %d \(forgetful\), idle in transaction, since `, conn.PgConn().PID())
+	require.Eventually(t, func() bool { return strings.Contains(p.run("", "status").ok(), "forgetful") }, time.Minute, 10*time.Millisecond)
+	require.Regexp(t, want, p.run("", "status").ok())
+	o = p.run("", "doctor")
+	require.Equal(t, exitOK, o.code)
+	require.Regexp(t, `warn +topics +`+want, o.stdout)
+	h.end()
+	p.write("config.toml", "[http]\nlisten = \"127.0.0.1:1\"\n[partitions]\ncount = 16\n"+serverConfig("postgres", dsn))
+	named := regexp.MustCompile(`warn +topics +` + want)
+	require.Eventually(t, func() bool { return named.MatchString(p.run("", "doctor").stdout) }, time.Minute, 10*time.Millisecond)
 }
 
 func TestDemoOnAServer(t *testing.T) {

@@ -63,9 +63,16 @@ func (c *cli) printTopics(topics []api.Topic) {
 
 // printHolder says what keeps events from being read.
 func printHolder(w io.Writer, topic *api.Topic) {
+	if text := holderText(topic); text != "" {
+		fmt.Fprintf(w, "\n%s\n", text)
+	}
+}
+
+// holderText is "" where nothing does.
+func holderText(topic *api.Topic) string {
 	h := topic.Holder
 	if h == nil {
-		return
+		return ""
 	}
 	who := fmt.Sprintf("the session with process id %d", h.PID)
 	if h.Prepared != "" {
@@ -78,7 +85,7 @@ func printHolder(w io.Writer, topic *api.Topic) {
 		who += ", " + h.State + ","
 	}
 	age := round(time.Duration(h.AgeSeconds * float64(time.Second)))
-	fmt.Fprintf(w, "\n%s: what follows position %d waits for the open transaction of %s since %s (%s)\n", topic.Name, topic.HighWaterMark, who, h.Since, age)
+	return fmt.Sprintf("%s: what follows position %d waits for the open transaction of %s since %s (%s)", topic.Name, topic.HighWaterMark, who, h.Since, age)
 }
 
 func (c *cli) tailCommand() *cobra.Command {
