@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"database/sql"
 	"encoding/json"
@@ -10,6 +11,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -181,20 +183,13 @@ func (s *site) equalsOracle(fold *oracle.Fold) {
 		}
 		s.sameRows(projection, want[projection], have)
 	}
-	db := s.open()
-	defer db.Close()
-	rows, err := db.Query(`SELECT key, child, first_at FROM resource_applications ORDER BY key, child`)
-	require.NoError(s.t, err)
-	defer rows.Close()
 	var have []oracle.Row
-	for rows.Next() {
-		var r oracle.Row
-		var at string
-		require.NoError(s.t, rows.Scan(&r.Key, &r.Child, &at))
-		r.JSON = fmt.Sprintf(`{"first_at":"%sZ"}`, strings.Replace(at, " ", "T", 1))
-		have = append(have, r)
+	for _, row := range s.rows(`SELECT "key", "child", "first_at" FROM "` + s.prefix + `resource_applications"`) {
+		have = append(have, oracle.Row{Key: row[0], Child: row[1], JSON: fmt.Sprintf(`{"first_at":%q}`, strings.Replace(row[2], " ", "T", 1)+"Z")})
 	}
-	require.NoError(s.t, rows.Err())
+	slices.SortFunc(have, func(a, b oracle.Row) int {
+		return cmp.Or(strings.Compare(a.Key, b.Key), strings.Compare(a.Child, b.Child))
+	})
 	s.sameRows("resource_applications", want["resource_applications"], have)
 }
 
@@ -207,9 +202,17 @@ func (s *site) sameRows(table string, want, have []oracle.Row) {
 	}
 }
 
+// open opens the site's database as a user with another client does.
 func (s *site) open() *sql.DB {
 	s.t.Helper()
-	db, err := sql.Open("sqlite", s.database())
+	client, dsn := "sqlite", s.database()
+	switch s.driver {
+	case "postgres":
+		client, dsn = "pgx", s.dsn
+	case "mysql", "sqlserver":
+		client, dsn = s.driver, s.dsn
+	}
+	db, err := sql.Open(client, dsn)
 	require.NoError(s.t, err)
 	return db
 }
@@ -220,4 +223,46 @@ func (s *site) count(table string) (n int) {
 	defer db.Close()
 	require.NoError(s.t, db.QueryRow("SELECT count(*) FROM "+table).Scan(&n))
 	return n
+}
+
+// rows are those of a query, its names in double quotes, as text.
+func (s *site) rows(query string) (list [][]string) {
+	s.t.Helper()
+	db := s.open()
+	defer db.Close()
+	if s.driver == "mysql" {
+		query = strings.ReplaceAll(query, `"`, "`")
+	}
+	rows, err := db.Query(query)
+	require.NoError(s.t, err, query)
+	defer rows.Close()
+	names, err := rows.Columns()
+	require.NoError(s.t, err)
+	for rows.Next() {
+		values, places := make([]any, len(names)), make([]any, len(names))
+		for i := range values {
+			places[i] = &values[i]
+		}
+		require.NoError(s.t, rows.Scan(places...))
+		row := make([]string, len(names))
+		for i, v := range values {
+			row[i] = textOf(v)
+		}
+		list = append(list, row)
+	}
+	require.NoError(s.t, rows.Err())
+	return list
+}
+
+// textOf is a value as SQLite writes it.
+func textOf(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "NULL"
+	case []byte:
+		return string(v)
+	case time.Time:
+		return v.Format("2006-01-02 15:04:05.000000")
+	}
+	return fmt.Sprint(v)
 }
