@@ -137,10 +137,11 @@ func TestServerKilledInMidAppendLosesNothingAcknowledged(t *testing.T) {
 			acknowledged[name] = true
 		}
 		server.Start()
+		b.until("the detector is back", func() bool { return d.State().Err == nil })
 	}
 	require.NotEmpty(t, acknowledged)
 	mu.Lock()
-	require.GreaterOrEqual(t, losses, 3)
+	require.Equal(t, 3, losses)
 	mu.Unlock()
 	last := b.appender().append()
 	conn := b.conn()

@@ -175,11 +175,20 @@ func (d *Detector) run(ctx context.Context) {
 				return
 			}
 			d.fail(err)
-			if !sleep(ctx, delay) {
-				return
-			}
+			d.rest(ctx, delay, err)
 		}
 	}
+}
+
+// rest waits between two attempts to connect. Whoever has committed something
+// meanwhile knows that the server is there.
+func (d *Detector) rest(ctx context.Context, delay time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, delay)
+	defer cancel()
+	if d.signal.take(); !errors.As(err, new(*settingsError)) && sleep(ctx, reconnectMin) {
+		defer d.signal.onSet(cancel)()
+	}
+	<-ctx.Done()
 }
 
 // connect begins anew: the mark is what is stored, and nothing is known of who

@@ -346,6 +346,35 @@ func TestSelfTestRefusesAServerThatHidesLocks(t *testing.T) {
 	b.open()
 }
 
+func TestRoleNeedsNoRightsBeyondItsTables(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	role := fmt.Sprint("ph_role_", b.value("SELECT oid::bigint FROM pg_database WHERE datname = current_database()"))
+	b.exec("CREATE ROLE " + role)
+	t.Cleanup(func() {
+		c, err := pgx.Connect(context.Background(), b.dsn)
+		require.NoError(t, err)
+		_, err = c.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role)
+		require.NoError(t, err)
+		_ = c.Close(context.Background())
+	})
+	b.exec(`GRANT SELECT, INSERT, UPDATE ON "My topics", "My events" TO ` + role + `; GRANT ALL ON SEQUENCE "My events_position_seq" TO ` + role)
+	b.appender().insertAt(50) // there is something to mend, too
+	d := b.byHand(func(c *Config) { c.Conn.RuntimeParams["role"] = role })
+	look := real{t, d}
+	a := b.appender() // by another role
+	a.do("BEGIN")
+	p := a.insert()
+	require.EqualValues(t, 51, p-1, "the self-test has drawn one")
+	b.appender().append()
+	require.Less(t, look.look(nil), p)
+	d.since = d.since.Add(-2 * holderAfter)
+	look.look(nil)
+	require.EqualValues(t, a.conn.PgConn().PID(), d.State().Holder.PID)
+	a.do("COMMIT")
+	require.Equal(t, p+1, look.look(nil))
+}
+
 func TestHolderIsNamedWhenItHoldsForLong(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
