@@ -1,7 +1,10 @@
 package main
 
 import (
+	"context"
+	"database/sql"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -10,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
@@ -198,6 +202,76 @@ func TestHolderOfTheMarkIsNamed(t *testing.T) {
 	p.write("config.toml", "[http]\nlisten = \"127.0.0.1:1\"\n[partitions]\ncount = 16\n"+serverConfig("postgres", dsn))
 	named := regexp.MustCompile(`warn +topics +` + want)
 	require.Eventually(t, func() bool { return named.MatchString(p.run("", "doctor").stdout) }, time.Minute, 10*time.Millisecond)
+}
+
+// The rights that docs/databases.md lists are enough for everything the host
+// does: the statements there are run, and a host under that user builds a read model.
+func TestDocumentedRightsSuffice(t *testing.T) {
+	accounts := guest.Build(t, "testplugins/accounts")
+	doc, err := os.ReadFile("../../docs/databases.md")
+	require.NoError(t, err)
+	onServers(t, func(p *place, driver, dsn string) {
+		t := p.t
+		_, rest, ok := strings.Cut(string(doc), "<!-- tested: rights "+driver+" -->\n```sql\n")
+		if !ok {
+			t.Skip("not run: the rights on " + driver + " are documented without a test")
+		}
+		text, _, _ := strings.Cut(rest, "```")
+		own := "ph_role_" + strings.ReplaceAll(uuid.NewString()[:13], "-", "_") // roles belong to the whole server
+		text = strings.ReplaceAll(text, "projhost", own)
+		limited := asUser[driver](t, dsn, own, strings.Split(text, ";\n"))
+		p.write("config.toml", hostConfigText+serverConfig(driver, limited)+writePlugin(p, "accounts", accounts))
+		h := p.host()
+		p.write("events.jsonl", sampleLines())
+		o := p.run("", "import", "events.jsonl")
+		require.Equal(t, exitOK, o.code, o.stderr)
+		o = p.run("", "query", "accounts", "--limit", "5", "--min-position", p.end(), "--wait", "60s")
+		require.Equal(t, exitOK, o.code, o.stderr)
+		require.Equal(t, p.golden("query-table"), o.stdout+o.stderr)
+		h.end()
+		require.NotContains(t, h.text(), `"error"`)
+	})
+}
+
+// asUser runs statements as an administrator and gives the connection string of
+// the user they made, whose name is that of its schema or database too.
+var asUser = map[string]func(t *testing.T, dsn, user string, statements []string) string{
+	"postgres": func(t *testing.T, dsn, user string, statements []string) string {
+		conn, err := pgx.Connect(t.Context(), dsn)
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			ctx := context.Background()
+			_, err := conn.Exec(ctx, "DROP OWNED BY "+user+" CASCADE; DROP ROLE "+user)
+			require.NoError(t, err)
+			require.NoError(t, conn.Close(ctx))
+		})
+		for _, s := range statements {
+			_, err := conn.Exec(t.Context(), s)
+			require.NoError(t, err, s)
+		}
+		u, err := url.Parse(dsn)
+		require.NoError(t, err)
+		u.User = url.UserPassword(user, "change me")
+		return u.String()
+	},
+	"mysql": func(t *testing.T, dsn, user string, statements []string) string {
+		db, err := sql.Open("mysql", dsn)
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			for _, s := range []string{"DROP DATABASE IF EXISTS " + user, "DROP USER IF EXISTS " + user} {
+				_, err := db.ExecContext(context.Background(), s)
+				require.NoError(t, err)
+			}
+			require.NoError(t, db.Close())
+		})
+		for _, s := range statements {
+			if strings.TrimSpace(s) != "" {
+				_, err := db.ExecContext(t.Context(), s)
+				require.NoError(t, err, s)
+			}
+		}
+		return user + ":change me@" + dsn[strings.LastIndexByte(dsn, '@')+1:strings.LastIndexByte(dsn, '/')+1] + user
+	},
 }
 
 func TestDemoOnAServer(t *testing.T) {
