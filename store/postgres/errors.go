@@ -156,6 +156,12 @@ func classOf(err error) (sqlstore.Class, string) {
 	case code == "":
 		return sqlstore.Unknown, ""
 	}
-	class, _ := byCode(classes, code)
+	class, ok := byCode(classes, code)
+	if !ok {
+		class = sqlstore.Unavailable
+	}
+	if hint == "" {
+		hint = "SQLSTATE " + code
+	}
 	return class, hint
 }

@@ -32,12 +32,7 @@ func TestStore(t *testing.T) {
 func inSchema(t testing.TB, dsn, schema string) string {
 	t.Helper()
 	admin(t, dsn, `CREATE SCHEMA IF NOT EXISTS `+pgx.Identifier{schema}.Sanitize())
-	u, err := url.Parse(dsn)
-	require.NoError(t, err)
-	q := u.Query()
-	q.Set("search_path", schema)
-	u.RawQuery = q.Encode()
-	return u.String()
+	return with(t, dsn, "", map[string]string{"search_path": schema})
 }
 
 // admin runs a statement on a connection of its own.
@@ -49,4 +44,20 @@ func admin(t testing.TB, dsn, sql string, args ...any) {
 	defer conn.Close(ctx)
 	_, err = conn.Exec(ctx, sql, args...)
 	require.NoError(t, err, fmt.Sprintf("%s", sql))
+}
+
+// with changes a DSN: its database and parameters.
+func with(t testing.TB, dsn, path string, params map[string]string) string {
+	t.Helper()
+	u, err := url.Parse(dsn)
+	require.NoError(t, err)
+	if path != "" {
+		u.Path = path
+	}
+	q := u.Query()
+	for k, v := range params {
+		q.Set(k, v)
+	}
+	u.RawQuery = q.Encode()
+	return u.String()
 }

@@ -1,0 +1,211 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/projhost/projhost/abi"
+	"github.com/projhost/projhost/internal/dbtest"
+	"github.com/projhost/projhost/readmodel"
+	"github.com/projhost/projhost/store"
+)
+
+// cuts are places at which a connection ends, in turn: every message of a flight
+// in both directions, and bytes within them.
+func cuts(p *dbtest.Proxy, run func(where string)) {
+	for _, d := range []dbtest.Direction{dbtest.ToServer, dbtest.ToClient} {
+		for n := 1; ; n++ {
+			before := p.Cuts()
+			p.CutAt(d, n)
+			run(fmt.Sprintf("direction %d, message %d", d, n))
+			p.Disarm()
+			if p.Cuts() == before {
+				break
+			}
+		}
+		for n := 1; n < 4000; n += 1 + n/3 {
+			p.CutAfter(d, n)
+			run(fmt.Sprintf("direction %d, byte %d", d, n))
+			p.Disarm()
+		}
+	}
+}
+
+// throughProxy is a store whose work goes through a proxy, its detector not, and
+// another that sees what is really there.
+func throughProxy(t *testing.T) (*Store, *Store, *dbtest.Proxy) {
+	dsn := dbtest.Postgres(t)
+	p := dbtest.NewProxy(t, dsn)
+	direct := host(t, dsn)
+	s := host(t, with(t, p.DSN, "", map[string]string{"default_query_exec_mode": "cache_statement"}),
+		func(o *Options) { o.DirectDSN, o.MaxOpenConns = dsn, 1 })
+	return s, direct, p
+}
+
+// Wherever the connection ends: an error that leaves nothing open stands for
+// nothing stored, and the append repeated stores it once.
+func TestCutAppendStoresOnce(t *testing.T) {
+	t.Parallel()
+	s, direct, p := throughProxy(t)
+	n := 0
+	cuts(p, func(where string) {
+		n++
+		id := fmt.Sprint("A-", n)
+		c := store.Commit{
+			Streams: []store.StreamAppend{
+				{AggregateType: "account", AggregateID: id, Events: []store.NewEvent{given(3 * n), given(3*n + 1)}},
+				{AggregateType: "audit", AggregateID: "all", ExpectedVersion: store.AnyVersion, Events: []store.NewEvent{given(3*n + 2)}},
+			},
+			Snapshots: []store.Snapshot{{AggregateType: "account", AggregateID: id, Sequence: 2, Data: []byte(`{"n":2}`)}},
+		}
+		_, err := s.Commit(t.Context(), c)
+		if err != nil {
+			var transient *store.TransientError
+			require.ErrorAs(t, err, &transient, where)
+			if !transient.OutcomeUnknown {
+				v, err := direct.StreamVersion(t.Context(), "account", id)
+				require.NoError(t, err)
+				require.Zero(t, v, "%s: stored, though the error (%v) says that it is not", where, transient)
+			}
+		}
+		p.Disarm()
+		res, err := s.Commit(t.Context(), c)
+		require.NoError(t, err, where)
+		require.EqualValues(t, 2, res.Streams[0].Version)
+		require.EqualValues(t, n, res.Streams[1].Version, where)
+		snap, err := direct.LoadSnapshot(t.Context(), "account", id)
+		require.NoError(t, err)
+		require.EqualValues(t, 2, snap.Sequence)
+	})
+	t.Logf("%d places, %d cuts", n, p.Cuts())
+	list, err := direct.ReadStream(t.Context(), "audit", "all", 1, 100_000)
+	require.NoError(t, err)
+	require.Len(t, list, n)
+	require.Greater(t, p.Cuts(), 30)
+}
+
+// given is the n-th of events with ids.
+func given(n int) store.NewEvent {
+	e := store.NewEvent{HasID: true, Type: "Counted", Data: fmt.Appendf(nil, `{"n":%d}`, n)}
+	e.ID[0], e.ID[1], e.ID[2], e.ID[6], e.ID[8] = byte(n), byte(n>>8), 1, 0x70, 0x80
+	return e
+}
+
+// lane applies batches of one partition.
+type lane struct {
+	s        *Store
+	c        store.Consumer
+	leases   []store.Lease
+	position int64
+}
+
+func newLane(t *testing.T, s *Store, name string) *lane {
+	t.Helper()
+	c, err := s.Subscribe(t.Context(), declare(t, name))
+	require.NoError(t, err)
+	require.NoError(t, s.Join(t.Context(), store.Instance{ID: "i", HostName: "host"}))
+	leases, err := s.Claim(t.Context(), "i", c.Build, []int{3})
+	require.NoError(t, err)
+	return &lane{s: s, c: c, leases: leases}
+}
+
+// batch moves the checkpoint by one and sets n of some rows to where it is then.
+func (l *lane) batch(t *testing.T) *store.Batch {
+	t.Helper()
+	to := l.position + 1
+	w := store.TableWrites{Table: l.c.Tables[0]}
+	row, err := l.c.Tables[0].Table.Upsert([]abi.ColumnValue{{Column: 0, Value: abi.Int(to)}})
+	require.NoError(t, err)
+	for i := range 5 {
+		w.Writes = append(w.Writes, readmodel.Write{Key: readmodel.Key{Key: fmt.Sprint("k", i)}, Row: row, Position: to})
+	}
+	w.Writes = append(w.Writes, readmodel.Write{Key: readmodel.Key{Key: "never"}})
+	return &store.Batch{Consumer: l.c.ID, Build: l.c.Build, Epoch: l.c.Epoch, InstanceID: "i", Incarnation: l.s.Incarnation(), Leases: l.leases,
+		Tables: []store.TableWrites{w}, Checkpoints: []store.CheckpointMove{{Topic: store.EventsTopic, Partition: 3, From: l.position, To: to}}}
+}
+
+// stored is where rows and checkpoint are, which has to be the same.
+func (l *lane) stored(t *testing.T, s *Store) int64 {
+	t.Helper()
+	v, err := s.View(t.Context(), l.c.ID)
+	require.NoError(t, err)
+	defer v.Close()
+	position, err := v.Checkpoint(store.EventsTopic, 3)
+	require.NoError(t, err)
+	for i := range 5 {
+		row, err := v.Get(t.Context(), "accounts", store.RowKey{Key: fmt.Sprint("k", i)})
+		if errors.Is(err, store.ErrNotFound) && position == 0 {
+			continue
+		}
+		require.NoError(t, err)
+		values, err := l.c.Tables[0].Table.Values(row.Row, nil)
+		require.NoError(t, err)
+		require.Equal(t, position, values[0].I, "row and checkpoint are not of one batch")
+	}
+	return position
+}
+
+// Wherever the connection ends, rows and checkpoint are of one batch, and Settle
+// tells which (P1).
+func TestCutApplyIsSettledRight(t *testing.T) {
+	t.Parallel()
+	s, direct, p := throughProxy(t)
+	l := newLane(t, s, "accounts")
+	unknown, committed := 0, 0
+	cuts(p, func(where string) {
+		b := l.batch(t)
+		err := s.Apply(t.Context(), b)
+		p.Disarm()
+		var transient *store.TransientError
+		switch {
+		case err == nil:
+		case errors.As(err, &transient) && transient.OutcomeUnknown:
+			unknown++
+			outcome, err := s.Settle(t.Context(), b)
+			require.NoError(t, err, where)
+			if outcome == store.OutcomeCommitted {
+				committed++
+				break
+			}
+			require.Equal(t, store.OutcomeNotCommitted, outcome, where)
+			require.Equal(t, l.position, l.stored(t, direct), where)
+			b.Incarnation = s.Incarnation()
+			require.NoError(t, s.Apply(t.Context(), b), where)
+		default:
+			require.ErrorAs(t, err, &transient, where)
+			require.Equal(t, l.position, l.stored(t, direct), where)
+			b.Incarnation = s.Incarnation()
+			require.NoError(t, s.Apply(t.Context(), b), where)
+		}
+		l.position++
+		require.Equal(t, l.position, l.stored(t, direct), where)
+	})
+	t.Logf("%d batches, %d cuts, %d of unknown outcome, %d of them committed", l.position, p.Cuts(), unknown, committed)
+	require.Positive(t, committed)
+	require.Greater(t, unknown, committed)
+}
+
+// A lost connection begins a new incarnation; one that was dead before its first
+// statement is replaced and nobody notices.
+func TestCutIdleConnectionIsNoLoss(t *testing.T) {
+	t.Parallel()
+	s, _, p := throughProxy(t)
+	_, err := s.Commit(t.Context(), oneEvent())
+	require.NoError(t, err)
+	before := s.Incarnation()
+	p.CutAt(dbtest.ToClient, 1)
+	_, err = s.Commit(t.Context(), oneEvent())
+	require.Error(t, err)
+	require.Greater(t, s.Incarnation(), before)
+	_, err = s.Commit(t.Context(), oneEvent())
+	require.NoError(t, err)
+	before = s.Incarnation()
+	s.engine.pool.Reset() // the pool gives up what is idle
+	_, err = s.Commit(context.Background(), oneEvent())
+	require.NoError(t, err)
+	require.Equal(t, before, s.Incarnation())
+}
