@@ -116,6 +116,8 @@ func openEngine(ctx context.Context, opt *Options) (e *engine, where string, err
 			// a million rows since: then a plan that scans it is ruin. All of ours
 			// find their rows by an index.
 			"enable_seqscan": "off", "jit": "off",
+			// Write transactions name theirs; this is for DDL, which is by itself.
+			"default_transaction_isolation": "read committed", "default_transaction_read_only": "off",
 		})
 	}
 	prepareConn(&direct.Config, opt.Timeout, nil)
