@@ -14,6 +14,7 @@ import (
 
 	"github.com/projhost/projhost/internal/dbtest"
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/sqlstore"
 )
 
 func event(data string) store.NewEvent {
@@ -163,7 +164,7 @@ func TestMarkIsTheCommittedCounter(t *testing.T) {
 	require.EqualValues(t, 3, topic(t, s).End)
 }
 
-// Rows that somebody has taken out by hand are a gap for ever: pages go on behind.
+// Pages go past rows that somebody has taken out by hand.
 func TestPagesGoPastWhatWasDeletedByHand(t *testing.T) {
 	t.Parallel()
 	s := open(t, Options{DSN: dbtest.MySQL(t)})
@@ -293,4 +294,43 @@ func TestAppendsThatLoseARaceAreDecidedAnew(t *testing.T) {
 	list := all(t, s, store.PageQuery{Limit: 5})
 	require.Len(t, list, 3*4)
 	require.EqualValues(t, 12, topic(t, s).End)
+}
+
+// A page touches the rows it gives and no others, however long the topic is.
+func TestPagesTouchOnlyTheirRows(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{DSN: dbtest.MySQL(t), Partitions: 4})
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	const length = 4000
+	imports := make([]store.ImportEvent, length)
+	for i := range imports {
+		imports[i] = store.ImportEvent{AggregateType: "account", AggregateID: fmt.Sprint(i % 50), NewEvent: withID(i)}
+	}
+	_, err := s.Import(t.Context(), imports)
+	require.NoError(t, err)
+	exec(t, conns(t, s, 1)[0], "ANALYZE TABLE ph_events")
+	for _, q := range []store.PageQuery{{Partition: -1}, {Partition: -1, After: length / 2}, {Partition: 2}, {Partition: 1, After: length / 2}} {
+		q.Topic, q.Limit = store.EventsTopic, 10
+		err := s.engine.read(t.Context(), "read", func(se *session) error {
+			if _, err := se.Exec(t.Context(), "FLUSH STATUS"); err != nil {
+				return err
+			}
+			p := pageRead{s: s, q: q, page: store.Page{To: -1, End: length}, after: q.After}
+			if err := p.piece(t.Context(), se); err != nil {
+				return err
+			}
+			require.Len(t, p.page.Events, 10)
+			touched := int64(0)
+			err := each(t.Context(), se, "SHOW SESSION STATUS WHERE Variable_name LIKE 'Handler_read%' OR Variable_name LIKE 'Sort_rows'", nil, func(r sqlstore.Rows) error {
+				var name string
+				var n int64
+				err := r.Scan(&name, &n)
+				touched += n
+				return err
+			})
+			require.Less(t, touched, int64(60), "partition %d after %d", q.Partition, q.After)
+			return err
+		})
+		require.NoError(t, err)
+	}
 }

@@ -44,12 +44,11 @@ func newQueries(c *sqlstore.Core) queries {
  aggregate_type, aggregate_id, type, codec, data, data_bytes, metadata) VALUES `),
 		stream: c.SQL(`SELECT ` + eventColumns + ` FROM {{events}} e
  WHERE e.aggregate_type = ? AND e.aggregate_id = ? AND e.sequence >= ? ORDER BY e.sequence LIMIT ?`),
-		end: c.SQL(`SELECT end_position FROM {{topics}} WHERE name = ?`),
-		page: c.SQL(`SELECT ` + eventColumns + `, t.topic_start, t.end_position FROM {{topics}} t
- LEFT JOIN {{events}} e ON e.position > ? AND e.position <= LEAST(t.end_position, ?) WHERE t.name = ? ORDER BY e.position LIMIT ?`),
-		pagePart: c.SQL(`SELECT ` + eventColumns + `, t.topic_start, t.end_position FROM {{topics}} t
- LEFT JOIN {{events}} e ON e.partition_key = ? AND e.position > ? AND e.position <= LEAST(t.end_position, ?)
- WHERE t.name = ? ORDER BY e.position LIMIT ?`),
+		end: c.SQL(`SELECT topic_start, end_position FROM {{topics}} WHERE name = ?`),
+		page: c.SQL(`SELECT ` + eventColumns + `, t.topic_start FROM {{topics}} t
+ JOIN {{events}} e ON e.position > ? AND e.position <= ? WHERE t.name = ? ORDER BY e.position LIMIT ?`),
+		pagePart: c.SQL(`SELECT ` + eventColumns + `, t.topic_start FROM {{topics}} t
+ JOIN {{events}} e ON e.partition_key = ? AND e.position > ? AND e.position <= ? WHERE t.name = ? ORDER BY e.position LIMIT ?`),
 
 		// An UPDATE passes by rows that others hold and that do not match; a
 		// SELECT … FOR UPDATE that the server answers from a longer stretch of the
