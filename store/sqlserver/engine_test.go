@@ -53,7 +53,7 @@ func TestClasses(t *testing.T) {
 		}
 	}
 	// What our own batches throw is in no class that is repeated or lost.
-	for n := int32(errVersion); n <= errCheckpoint; n++ {
+	for n := int32(errVersion); n <= errJoined; n++ {
 		got, _ := classOf(failure(n))
 		require.Equal(t, sqlstore.Unavailable, got)
 		require.Equal(t, n, number(fmt.Errorf("x: %w", failure(n))))

@@ -22,6 +22,7 @@ const (
 	errTopic      = 51303 // the topic's row is missing
 	errFenced     = 51304 // a lease is no longer held
 	errCheckpoint = 51305 // a checkpoint or the epoch is another
+	errJoined     = 51306 // an instance has not joined
 )
 
 // unmapped is the number that Babelfish gives to every error of PostgreSQL for
@@ -45,7 +46,7 @@ func serverError(err error) (mssql.Error, bool) {
 		return e, false
 	}
 	for _, first := range e.All {
-		if _, known := classes[first.Number]; known || first.Number >= errVersion && first.Number <= errCheckpoint {
+		if _, known := classes[first.Number]; known || first.Number >= errVersion && first.Number <= errJoined {
 			return first, true
 		}
 	}

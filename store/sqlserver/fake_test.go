@@ -188,3 +188,6 @@ func failure(number int32) error {
 
 // rows is a reply of rows.
 func rows(list ...[]driver.Value) *reply { return &reply{rows: list} }
+
+// textOf is a text as it was sent.
+func textOf(arg any) string { return string(arg.(mssql.NVarCharMax)) }

@@ -16,6 +16,12 @@ type queries struct {
 	applyHold  string
 	applyEnd   string
 	standing   string
+	join       string
+	claim      string
+	release    string
+	leave      string
+	halt       string
+	now        string
 }
 
 func newQueries(c *sqlstore.Core) queries {
@@ -32,5 +38,11 @@ func newQueries(c *sqlstore.Core) queries {
 		applyHold:  c.SQL("BEGIN TRANSACTION;\n" + holdLeasesSQL + guardLeasesSQL),
 		applyEnd:   c.SQL(moveCheckpointsSQL + "COMMIT TRANSACTION;\n"),
 		standing:   c.SQL(standingSQL),
+		join:       c.SQL(joinSQL),
+		claim:      c.SQL(claimSQL),
+		release:    c.SQL(releaseSQL),
+		leave:      c.SQL(leaveSQL),
+		halt:       c.SQL(haltSQL),
+		now:        "SELECT " + nowSQL,
 	}
 }

@@ -1,0 +1,51 @@
+package sqlserver
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/projhost/projhost/store"
+)
+
+// H35: whatever locks what other hosts want is one batch.
+func TestLeasesAreTakenInOneBatch(t *testing.T) {
+	t.Parallel()
+	s, srv := openFake(t, nil)
+	ctx := t.Context()
+	require.NoError(t, s.Join(ctx, store.Instance{ID: "i-1", HostName: "h"}))
+	leases, err := s.Claim(ctx, "i-1", 7, []int{9, 3})
+	require.NoError(t, err)
+	require.Empty(t, leases, "the server says that none was free")
+	held := []store.Lease{{Build: 7, Partition: 3, Generation: 5}, {Build: 7, Partition: 3, Generation: 4}, {Build: 8, Partition: 3, Generation: 1}, {Build: 8, Partition: 3, Generation: 1}}
+	require.NoError(t, s.Release(ctx, "i-1", held))
+	require.NoError(t, s.Release(ctx, "i-1", nil))
+	require.NoError(t, s.Leave(ctx, "i-1"))
+	require.NoError(t, s.Halt(ctx, store.ConsumerID{Type: "projection", Name: "x"}, held[0], store.Halt{Reason: store.HaltApplyError, AtUS: 5}))
+	require.Len(t, srv.log, 5)
+	golden(t, "leases.sql", strings.Join(srv.texts(), "\n"))
+	require.Equal(t, `[9,3]`, textOf(srv.log[1].args["partitions"]))
+	require.Equal(t, `[{"b":7,"p":3,"g":5},{"b":8,"p":3,"g":1},{"b":8,"p":3,"g":1}]`, textOf(srv.log[2].args["leases"]))
+	for _, e := range srv.log {
+		require.Equal(t, 1, strings.Count(e.text, "BEGIN TRANSACTION"), e.text)
+		require.Equal(t, 1, strings.Count(e.text, "COMMIT TRANSACTION"), e.text)
+	}
+}
+
+func TestLeasesThatAreNotToBeHad(t *testing.T) {
+	t.Parallel()
+	number := int32(0)
+	s, srv := openFake(t, func(sent) (*reply, error) { return nil, failure(number) })
+	ctx := t.Context()
+	number = errJoined
+	_, err := s.Claim(ctx, "i-1", 7, []int{3})
+	require.ErrorIs(t, err, store.ErrNotFound)
+	require.ErrorContains(t, err, "claim: instance i-1")
+	number = errFenced
+	id := store.ConsumerID{Type: "projection", Name: "x"}
+	require.Equal(t, store.ErrFenced, s.Halt(ctx, id, store.Lease{Build: 7, Partition: 3, Generation: 5}, store.Halt{AtUS: 5}))
+	number = 1205
+	isTransient(false)(t, s.Leave(ctx, "i-1"))
+	require.Greater(t, len(srv.log), 3, "the server gave up, and was asked again")
+}

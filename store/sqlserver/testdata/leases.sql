@@ -1,0 +1,76 @@
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @now bigint = DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME());
+BEGIN TRANSACTION;
+DELETE FROM i FROM [ph_instances] AS i WHERE NOT (i.ttl_us = 0 OR i.last_heartbeat_us + i.ttl_us > @now);
+INSERT INTO [ph_instances] (id, host_name, started_us, ttl_us, last_heartbeat_us)
+VALUES (CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)), CAST(@host COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)), @now, @ttl, @now);
+COMMIT TRANSACTION;
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @now bigint = DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME());
+DECLARE @p TABLE ([partition] int NOT NULL PRIMARY KEY, generation bigint NULL);
+INSERT INTO @p ([partition])
+SELECT DISTINCT j.p FROM OPENJSON(@partitions) WITH (p int '$') AS j;
+DECLARE @taken TABLE ([partition] int NOT NULL PRIMARY KEY, generation bigint NOT NULL);
+IF NOT EXISTS (SELECT 1 FROM [ph_instances] AS i WHERE i.id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND (i.ttl_us = 0 OR i.last_heartbeat_us + i.ttl_us > @now))
+BEGIN
+  THROW 51306, N'the instance has not joined, or no longer counts as joined', 1;
+END;
+UPDATE p SET p.generation = o.generation
+FROM @p AS p INNER LOOP JOIN [ph_ownership] AS o ON o.build = @build AND o.[partition] = p.[partition]
+WHERE o.instance_id IS NULL OR o.instance_id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020))
+ OR NOT EXISTS (SELECT 1 FROM [ph_instances] AS i WHERE i.id = o.instance_id AND (i.ttl_us = 0 OR i.last_heartbeat_us + i.ttl_us > @now));
+BEGIN TRANSACTION;
+UPDATE o SET o.instance_id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)), o.generation = o.generation + 1
+OUTPUT inserted.[partition], inserted.generation INTO @taken ([partition], generation)
+FROM @p AS p INNER LOOP JOIN [ph_ownership] AS o WITH (ROWLOCK) ON o.build = @build AND o.[partition] = p.[partition]
+WHERE o.generation = p.generation;
+COMMIT TRANSACTION;
+SELECT t.[partition], t.generation FROM @taken AS t ORDER BY t.[partition];
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @held TABLE (build bigint NOT NULL, [partition] int NOT NULL, generation bigint NOT NULL, PRIMARY KEY (build, [partition]));
+INSERT INTO @held (build, [partition], generation)
+SELECT DISTINCT j.b, j.p, j.g FROM OPENJSON(@leases) WITH (b bigint '$.b', p int '$.p', g bigint '$.g') AS j;
+BEGIN TRANSACTION;
+UPDATE o SET o.instance_id = NULL
+FROM @held AS h INNER LOOP JOIN [ph_ownership] AS o WITH (ROWLOCK) ON o.build = h.build AND o.[partition] = h.[partition]
+WHERE o.generation = h.generation AND o.instance_id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020));
+COMMIT TRANSACTION;
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @held TABLE (build bigint NOT NULL, [partition] int NOT NULL, generation bigint NOT NULL, PRIMARY KEY (build, [partition]));
+INSERT INTO @held (build, [partition], generation)
+SELECT o.build, o.[partition], o.generation FROM [ph_ownership] AS o WHERE o.instance_id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020));
+BEGIN TRANSACTION;
+UPDATE o SET o.instance_id = NULL
+FROM @held AS h INNER LOOP JOIN [ph_ownership] AS o WITH (ROWLOCK) ON o.build = h.build AND o.[partition] = h.[partition]
+WHERE o.generation = h.generation AND o.instance_id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020));
+DELETE FROM [ph_instances] WHERE id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020));
+COMMIT TRANSACTION;
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+DECLARE @now bigint = DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME());
+BEGIN TRANSACTION;
+UPDATE [ph_ownership] SET generation = generation
+WHERE build = @build AND [partition] = @partition AND generation = @generation AND instance_id IS NOT NULL
+ AND EXISTS (SELECT 1 FROM [ph_builds] AS b WHERE b.id = @build AND b.consumer_type = CAST(@type COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020))
+  AND b.consumer_name = CAST(@name COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)));
+IF @@ROWCOUNT <> 1
+BEGIN
+  THROW 51304, N'a lease is no longer held', 1;
+END;
+UPDATE [ph_consumers] SET state = 'halted', halt = CAST(@halt COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(max)), state_since_us = @now
+WHERE type = CAST(@type COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND name = CAST(@name COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020))
+ AND state IN ('running', 'rebuilding');
+COMMIT TRANSACTION;
