@@ -96,6 +96,10 @@ func (t migrateTx) Apply(ctx context.Context, m migrate.Migration) error {
 			return err
 		}
 	}
+	// A stranger's table under a name of ours must not count as migrated.
+	if err := t.c.compareTables(ctx, t.c.migrations[:m.Version]); err != nil {
+		return err
+	}
 	return t.c.Engine.Write(ctx, "record migration", func(conn Conn) error {
 		_, err := conn.Exec(ctx, t.c.names.insertMigration(m))
 		return err

@@ -23,8 +23,21 @@ func (c *Core) CheckSchema(ctx context.Context) error {
 	if err := migrate.Verify(applied, c.migrations); err != nil {
 		return err
 	}
-	expected := expect(c.names, c.migrations)
-	err = c.Engine.Read(ctx, "check schema", func(conn Conn) error {
+	if err := c.compareTables(ctx, c.migrations); err != nil {
+		return err
+	}
+	if len(applied) < len(c.migrations) {
+		m := c.migrations[len(applied)]
+		return fmt.Errorf("migration %04d_%s is not on record in %s: insert the row that `projhost schema print --driver %s` has for it",
+			m.Version, m.Name, c.names.table("schema_migrations"), c.Dialect.Name)
+	}
+	return nil
+}
+
+// compareTables compares what the database has with what migrations make.
+func (c *Core) compareTables(ctx context.Context, ms []migrate.Migration) error {
+	expected := expect(c.names, ms)
+	return c.Engine.Read(ctx, "check schema", func(conn Conn) error {
 		for _, t := range expected {
 			have, err := c.Dialect.Describe(ctx, conn, t.name)
 			if err != nil {
@@ -36,15 +49,6 @@ func (c *Core) CheckSchema(ctx context.Context) error {
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	if len(applied) < len(c.migrations) {
-		m := c.migrations[len(applied)]
-		return fmt.Errorf("migration %04d_%s is not on record in %s: insert the row that `projhost schema print --driver %s` has for it",
-			m.Version, m.Name, c.names.table("schema_migrations"), c.Dialect.Name)
-	}
-	return nil
 }
 
 // expectedTable is a table as the migrations leave it.

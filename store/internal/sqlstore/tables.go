@@ -183,22 +183,26 @@ func (c *Core) settleTable(ctx context.Context, id store.ConsumerID, ref *store.
 	})
 }
 
-// makeView makes the public name show the build's table: in place if the engine
-// can, so that users' grants stay, else anew.
+// makeView makes the public name show the build's table: in place, so that
+// users' grants and views stay. PostgreSQL cannot give a view other columns; there
+// it is dropped and made again, both or neither.
 func (c *Core) makeView(ctx context.Context, public, kind, spelled string, ref *store.TableRef) error {
-	rows := c.Dialect.Rows
-	create := func() error {
-		return c.ddl(ctx, "create view "+public, rows.CreateView(public, ref.Physical, ref.Table))
-	}
-	if kind == "view" && spelled != public {
-		kind = "" // named alike but for the case, and so not in the way of it
-	}
-	err := create()
-	if err == nil || kind != "view" {
+	rows, op := c.Dialect.Rows, "create view "+public
+	create := rows.CreateView(public, ref.Physical, ref.Table)
+	err := c.ddl(ctx, op, create)
+	if err == nil || kind != "view" || spelled != public || c.Dialect.ScriptBegin == "" {
 		return err
 	}
-	if e := c.ddl(ctx, "replace view "+public, []string{rows.DropView(spelled)}); e != nil {
-		return err
+	again := c.Engine.Write(ctx, op, func(conn Conn) error {
+		for _, text := range append([]string{rows.DropView(public)}, create...) {
+			if _, err := conn.Exec(ctx, text); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if again != nil {
+		return fmt.Errorf("%w; nor can it be dropped and made anew: %w", err, again)
 	}
-	return create()
+	return nil
 }

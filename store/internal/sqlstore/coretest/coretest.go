@@ -39,6 +39,7 @@ func Run(t *testing.T, create func(t testing.TB) *Database) {
 		"OneLockForAllApplications":          oneLock,
 		"ScriptEqualsFirstStart":             script,
 		"MissingOrOtherTablesStopTheStart":   otherTables,
+		"StrangersTableStopsTheFirstStart":   strangersTable,
 		"FirstStartDiesAnywhere":             startDies,
 		"SubscribeDiesAnywhere":              subscribeDies,
 		"AdoptingSubscribeDiesAnywhere":      adoptDies,
@@ -289,6 +290,20 @@ func otherTables(t *testing.T, d *db) {
 	opt.NeverInitialize = false
 	_, _, err := d.Open(opt)
 	require.Error(t, err, "what is on record is not made anew")
+}
+
+// A table of ours is not made where a stranger's has its name, and nothing is on
+// record before all are as they have to be.
+func strangersTable(t *testing.T, d *db) {
+	other := d.open(small("other_", ""))
+	topics := other.Dialect.Rows.Quote("ph_topics")
+	d.script("CREATE TABLE " + topics + " (id int)")
+	_, _, err := d.Open(small("ph_", ""))
+	var e *store.SchemaError
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, "ph_topics", e.Table)
+	d.script("DROP TABLE " + topics)
+	require.NoError(t, d.open(small("ph_", "")).Check(d.ctx()))
 }
 
 // errDied is what a host that died is told, if it could be told anything.
