@@ -37,6 +37,7 @@ func Run(t *testing.T, create func(t testing.TB) *Database) {
 		"PrefixesSideBySide":                 prefixes,
 		"HostsSubscribeAtOnce":               subscribeAtOnce,
 		"OneLockForAllApplications":          oneLock,
+		"LostLockMakesNoSecondBuild":         lostLock,
 		"ScriptEqualsFirstStart":             script,
 		"MissingOrOtherTablesStopTheStart":   otherTables,
 		"StrangersTableStopsTheFirstStart":   strangersTable,
@@ -236,6 +237,57 @@ func oneLock(t *testing.T, d *db) {
 	release, err = two.Engine.Lock(d.ctx(), "projhost")
 	require.NoError(t, err)
 	require.NoError(t, release())
+}
+
+// lockless is an engine whose lock went with its connection, unnoticed.
+type lockless struct{ sqlstore.Engine }
+
+func (lockless) Lock(context.Context, string) (func() error, error) {
+	return func() error { return nil }, nil
+}
+
+// Without the lock a host may fail, but a consumer is never recorded twice and
+// a name has one owner.
+func lostLock(t *testing.T, d *db) {
+	const hosts = 4
+	var list [hosts]host
+	for i := range list {
+		h := d.open(small("ph_", ""))
+		c, err := sqlstore.New(lockless{h.Engine}, h.Dialect, h.Opt)
+		require.NoError(t, err)
+		require.NoError(t, c.Initialize(d.ctx(), "1"))
+		list[i] = host{h.Store, c}
+	}
+	for round := range 4 {
+		table := fmt.Sprint("t", round)
+		consumer := func(i int) store.Declaration { return declare(t, fmt.Sprint("p", round, " ", i%2), table) }
+		var wg sync.WaitGroup
+		var got [hosts]store.Consumer
+		var errs [hosts]error
+		for i, h := range list {
+			wg.Go(func() { got[i], errs[i] = h.Core.Subscribe(d.ctx(), consumer(i)) })
+		}
+		wg.Wait()
+		owners := map[store.ConsumerID]int64{}
+		for i, h := range list {
+			c, err := h.Core.Subscribe(d.ctx(), consumer(i))
+			var taken *store.NameTakenError
+			if errors.As(err, &taken) {
+				require.Error(t, errs[i])
+				continue
+			}
+			require.NoError(t, err)
+			if errs[i] == nil {
+				require.Equal(t, c.Build, got[i].Build)
+			}
+			owners[c.ID] = c.Build
+			d.settled(h, c)
+		}
+		require.Len(t, owners, 1)
+	}
+	consumers, err := list[0].Core.ListConsumers(d.ctx())
+	require.NoError(t, err)
+	require.Len(t, consumers, 4)
 }
 
 func script(t *testing.T, d *db) {
