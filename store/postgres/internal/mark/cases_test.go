@@ -166,7 +166,7 @@ func TestSequenceWithACache(t *testing.T) { // D7
 		first := b.appender().append()
 		f.step()
 		play(b, func() {
-			_, err := d.cycle(t.Context(), true)
+			_, err := d.cycle(t.Context(), true, false)
 			require.ErrorContains(t, err, "CACHE 1")
 			require.Equal(t, first, d.State().Mark, "the mark stands still")
 		})

@@ -243,9 +243,9 @@ func (d *Detector) fail(err error) {
 
 // follow looks again and again until the connection is lost or ctx ends.
 func (d *Detector) follow(ctx context.Context) error {
-	delay := d.cfg.Cycle
+	delay, heard := d.cfg.Cycle, false
 	for {
-		busy, err := d.cycle(ctx, d.signal.take())
+		busy, err := d.cycle(ctx, d.signal.take(), heard)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -256,7 +256,7 @@ func (d *Detector) follow(ctx context.Context) error {
 		now := time.Now()
 		var gap time.Duration
 		gap, delay = d.pace(now, delay, busy, err != nil)
-		if err := d.wait(ctx, now.Add(gap), now.Add(delay)); err != nil {
+		if heard, err = d.wait(ctx, now.Add(gap), now.Add(delay)); err != nil {
 			return err
 		}
 	}
@@ -280,13 +280,14 @@ func (d *Detector) pace(now time.Time, before time.Duration, busy, failed bool) 
 }
 
 // cycle looks once. While every position handed out may be read, looking at the
-// end of the sequence is enough. busy says that there was something to do, or
+// end of the sequence is enough, and so it is when another detector was heard to
+// move the mark: it will again. busy says that there was something to do, or
 // something is awaited.
-func (d *Detector) cycle(ctx context.Context, look bool) (busy bool, err error) {
+func (d *Detector) cycle(ctx context.Context, look, heard bool) (busy bool, err error) {
 	s, t := d.session, d.tracker
 	look = look || t.fresh || time.Since(d.checked) >= checkEvery
 	o, err := d.observe(ctx, look)
-	if err == nil && !look && o.end != max(t.mark, o.persisted) {
+	if err == nil && !o.looked && !heard && o.end != max(t.mark, o.persisted) {
 		o, err = d.observe(ctx, true)
 	}
 	if err != nil {
@@ -312,7 +313,7 @@ func (d *Detector) cycle(ctx context.Context, look bool) (busy bool, err error) 
 		}
 		d.publish(t.mark)
 	}
-	if moved || t.mark >= o.end {
+	if t.mark >= o.end {
 		d.since = time.Now()
 	}
 	return moved || t.mark < o.end, d.name(ctx)
@@ -353,7 +354,7 @@ func (d *Detector) publish(mark int64) {
 	if mark <= d.stored {
 		return
 	}
-	d.stored = mark
+	d.stored, d.since = mark, time.Now()
 	d.mu.Lock()
 	d.state.Mark = mark
 	d.state.End = max(d.state.End, mark)
@@ -381,28 +382,23 @@ func (d *Detector) name(ctx context.Context) error {
 	return err
 }
 
-// wait returns at until, or from not before on, as soon as somebody has called
-// Wake. Marks that other detectors have stored are published meanwhile. Its error is a connection that is lost.
-func (d *Detector) wait(ctx context.Context, before, until time.Time) error {
+// wait returns at until, or from before on as soon as somebody has called Wake or
+// another detector is heard. Its error is a connection that is lost.
+func (d *Detector) wait(ctx context.Context, before, until time.Time) (heard bool, err error) {
 	if !sleep(ctx, time.Until(before)) {
-		return nil
+		return false, nil
 	}
 	ctx, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	defer d.signal.onSet(cancel)()
-	for ctx.Err() == nil {
-		mark, err := d.session.listen(ctx)
-		if err == nil {
-			d.heard = time.Now()
-			d.tracker.raise(mark)
-			d.publish(mark)
-			continue
-		}
-		if d.session.conn.IsClosed() {
-			return err
-		}
+	switch err := d.session.listen(ctx); {
+	case err == nil:
+		d.heard = time.Now()
+		return true, nil
+	case d.session.conn.IsClosed():
+		return false, err
 	}
-	return nil
+	return false, nil
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {

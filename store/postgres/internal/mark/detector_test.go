@@ -272,6 +272,30 @@ func TestSequenceMadeAnewIsMovedPastWhatIsStored(t *testing.T) {
 	waitFor(t, told, last)
 }
 
+func TestRenamedSequenceIsFoundAgain(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	told := make(chan int64, 1000)
+	b.open(func(c *Config) { c.OnMark = func(m int64) { told <- m } })
+	waitFor(t, told, b.appender().append())
+	b.exec(`ALTER SEQUENCE "My events_position_seq" RENAME TO "another one"`)
+	waitFor(t, told, b.appender().append())
+}
+
+func TestNotificationsAreHintsAndNotBelieved(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	told := make(chan int64, 1000)
+	d := b.open(func(c *Config) { c.OnMark = func(m int64) { told <- m } })
+	waitFor(t, told, b.appender().append())
+	b.exec("SELECT pg_notify($1, '999999')", d.session.channel)
+	p := b.appender().append()
+	waitFor(t, told, p)
+	require.Equal(t, p, b.persisted())
+	require.Zero(t, d.State().Losses)
+	require.Equal(t, p, d.State().Mark)
+}
+
 func TestStartMovesASequenceThatIsBehind(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ mark, want int64 }{"the events": {0, 100}, "the mark": {150, 150}} {

@@ -171,7 +171,7 @@ type real struct {
 func (r real) look(between func()) int64 {
 	r.t.Helper()
 	r.d.between = between
-	_, err := r.d.cycle(context.Background(), true)
+	_, err := r.d.cycle(context.Background(), true, false)
 	require.NoError(r.t, err)
 	return r.d.State().Mark
 }

@@ -96,7 +96,7 @@ func TestClusterChangesUnderALiveDetector(t *testing.T) {
 	old.Cut()
 	there := b.copyTo(dbtest.NewPostgres(t).DSN)
 	there.exec(`SELECT setval('"My events_position_seq"', 1, false); UPDATE "My topics" SET high_water_mark = 0`)
-	_, err := d.cycle(t.Context(), true)
+	_, err := d.cycle(t.Context(), true, false)
 	require.Error(t, err)
 	require.True(t, d.session.conn.IsClosed())
 	d.lost(err)

@@ -40,7 +40,7 @@ type observation struct {
 }
 
 var (
-	errRecreated = errors.New("the sequence was created anew")
+	errRecreated = errors.New("the sequence was dropped, renamed or created anew")
 	errWentBack  = errors.New("the stored mark is lower than it was")
 )
 
@@ -195,6 +195,7 @@ func (s *session) examine(ctx context.Context) error {
 		settings: `SELECT s.seqcache, s.seqincrement, s.seqcycle, c.relpersistence = 'p'
 			FROM pg_catalog.pg_sequence s JOIN pg_catalog.pg_class c ON c.oid = s.seqrelid WHERE s.seqrelid = $1`,
 		move: `UPDATE ` + s.cfg.Topics + ` SET high_water_mark = $1 WHERE name = $2 AND high_water_mark < $1`,
+		// Who finds a higher one leaves the telling to whoever stored that.
 		tell: `SELECT pg_notify($1, high_water_mark::text) FROM ` + s.cfg.Topics + ` WHERE name = $2 AND high_water_mark = $3`,
 	}
 	return nil
@@ -234,15 +235,19 @@ func (s *session) observe(ctx context.Context, look bool, between func()) (o obs
 	}
 	err = s.conn.SendBatch(ctx, b).Close()
 	switch {
-	case found && oid != s.seq:
-		return o, errRecreated
-	case err != nil && known && errors.Is(err, pgx.ErrNoRows):
+	case found && oid != s.seq, known && errors.Is(err, pgx.ErrNoRows), isUndefined(err):
 		return o, errRecreated
 	case err != nil:
 		return o, s.explain(err)
 	}
 	o.looked = look
 	return o, nil
+}
+
+// isUndefined tells a table or sequence that does not exist under its name.
+func isUndefined(err error) bool {
+	var server *pgconn.PgError
+	return errors.As(err, &server) && server.Code == "42P01"
 }
 
 func (s *session) explain(err error) error {
@@ -376,18 +381,16 @@ func (s *session) persist(ctx context.Context, mark int64) error {
 	return nil
 }
 
-// listen waits until another detector tells of a mark, or ctx ends.
-func (s *session) listen(ctx context.Context) (mark int64, err error) {
+// listen waits until another detector tells of a mark, or ctx ends. What it
+// tells is read from the row: anybody may notify.
+func (s *session) listen(ctx context.Context) error {
 	for {
 		n, err := s.conn.WaitForNotification(ctx)
 		if err != nil {
-			return 0, err
+			return err
 		}
-		if n.PID == s.conn.PgConn().PID() || n.Channel != s.channel {
-			continue
-		}
-		if mark, err = strconv.ParseInt(n.Payload, 10, 64); err == nil {
-			return mark, nil
+		if n.PID != s.conn.PgConn().PID() && n.Channel == s.channel {
+			return nil
 		}
 	}
 }
