@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"net/http"
+	"strconv"
 	"testing"
 
 	_ "github.com/go-sql-driver/mysql"
@@ -69,3 +70,6 @@ func (h *host) try(lines []byte) bool {
 
 // isReady tells what readyz says.
 func (h *host) isReady() bool { return h.must("GET", "/readyz", "").status == http.StatusOK }
+
+// quoted is a text as TOML has it.
+func quoted(s string) string { return strconv.Quote(s) }

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,25 +35,48 @@ var storms = flag.Int("storms", 40, "how often the host is killed in the storm o
 // acknowledged is there once, and one that was not is there once after it is
 // sent again with the same event ids.
 func TestStormOfKills(t *testing.T) {
+	rounds := *storms
+	if testing.Short() {
+		rounds = min(rounds, 8)
+	}
+	storm(t, newSite(t, stormConfig), rounds, 200*time.Millisecond)
+}
+
+// The same on servers, where a host that was killed counts as running for a
+// while, its connections end by themselves, and the next one is another
+// instance beside it.
+func TestStormOfKillsOnServers(t *testing.T) {
+	onServers(t, func(t *testing.T, v server) {
+		rounds := max(1, *storms/4)
+		if testing.Short() {
+			rounds = min(rounds, 3)
+		}
+		storm(t, newSiteOn(t, v.driver, v.dsn(t), quick+stormConfig), rounds, 2500*time.Millisecond)
+	})
+}
+
+const stormConfig = "[apply]\nbatch = 50\n[[plugin]]\nname = \"counter\"\npath = \"counter.wasm\"\n"
+
+// storm kills a host again and again, at the latest when life is over.
+func storm(t *testing.T, s *site, rounds int, life time.Duration) {
 	if *seed == 0 {
 		*seed = uint64(time.Now().UnixNano())
 	}
 	t.Logf("-seed %d", *seed)
 	random := rand.New(rand.NewPCG(*seed, 2))
-	rounds := *storms
-	if testing.Short() {
-		rounds = min(rounds, 8)
-	}
-
-	s := newSite(t, "[apply]\nbatch = 50\n[[plugin]]\nname = \"counter\"\npath = \"counter.wasm\"\n")
+	embedded := s.driver == ""
 	s.write("counter.wasm", string(guest.Build(t, "testplugins/poison/mended")))
 	began := time.Now()
-	s.start().ready().stop() // what is compiled is kept
+	if embedded {
+		s.start().ready().stop() // what is compiled is kept
+		require.NoError(t, os.Rename(filepath.Join(s.dir, "data", "modules"), filepath.Join(s.dir, "modules")))
+		require.NoError(t, os.RemoveAll(filepath.Join(s.dir, "data")))
+		require.NoError(t, os.Mkdir(filepath.Join(s.dir, "data"), 0o700))
+		require.NoError(t, os.Rename(filepath.Join(s.dir, "modules"), filepath.Join(s.dir, "data", "modules")))
+	} else {
+		s.command("plugins", "check", "loans.wasm", "counter.wasm")
+	}
 	slow := time.Since(began)
-	require.NoError(t, os.Rename(filepath.Join(s.dir, "data", "modules"), filepath.Join(s.dir, "modules")))
-	require.NoError(t, os.RemoveAll(filepath.Join(s.dir, "data")))
-	require.NoError(t, os.Mkdir(filepath.Join(s.dir, "data"), 0o700))
-	require.NoError(t, os.Rename(filepath.Join(s.dir, "modules"), filepath.Join(s.dir, "data", "modules")))
 
 	// In start-up: a process, not a host that is waited for.
 	starting := func() {
@@ -64,9 +88,9 @@ func TestStormOfKills(t *testing.T) {
 		require.NoError(t, c.Process.Kill())
 		_ = c.Wait()
 	}
-	for range rounds / 4 {
+	for range max(1, rounds/4) {
 		starting()
-		if random.IntN(2) == 0 { // a fresh folder again: migrations, subscribing
+		if embedded && random.IntN(2) == 0 { // a fresh folder again: migrations, subscribing
 			files, err := filepath.Glob(s.database() + "*")
 			require.NoError(t, err)
 			for _, f := range files {
@@ -104,10 +128,10 @@ func TestStormOfKills(t *testing.T) {
 			}
 		})
 		moving := make(chan struct{})
-		if random.IntN(3) == 0 {
+		if embedded && random.IntN(3) == 0 {
 			feeding.Go(func() { s.moveLog(moving) })
 		}
-		time.Sleep(time.Duration(random.IntN(200)) * time.Millisecond)
+		time.Sleep(time.Duration(random.Int64N(int64(life)))) // the moment is the point
 		if random.IntN(3) == 0 {
 			_ = h.cmd.Process.Signal(syscall.SIGTERM)
 			time.Sleep(time.Duration(random.IntN(60)) * time.Millisecond)
@@ -257,23 +281,29 @@ func (s *site) moveLog(stop chan struct{}) {
 // far the checkpoints of all consumers are, with the log itself.
 func (s *site) countsEveryEvent(end int64) {
 	s.t.Helper()
-	db := s.open()
-	defer db.Close()
-	one := func(query string) (text string) {
-		s.t.Helper()
-		require.NoError(s.t, db.QueryRow(query).Scan(&text), query)
-		return text
+	if s.driver == "" {
+		require.Equal(s.t, [][]string{{"ok"}}, s.rows("PRAGMA integrity_check"))
 	}
-	require.Equal(s.t, "ok", one("PRAGMA integrity_check"))
-	require.Equal(s.t, fmt.Sprint(end), one("SELECT count(*) FROM ph_events"), "positions have no holes here")
-	require.Equal(s.t, "0", one(fmt.Sprintf("SELECT count(*) FROM ph_checkpoints WHERE position <> %d", end)), "checkpoints that are not at the end")
-	differ := one(`SELECT coalesce(group_concat(key || ': ' || coalesce(rows.events, 'none') || ' of ' || log.n), '') FROM
-		(SELECT aggregate_id AS id, count(*) AS n, max(position) AS last FROM ph_events GROUP BY aggregate_id) AS log
-		LEFT JOIN poison AS rows ON rows.key = log.id
-		JOIN ph_events AS e ON e.position = log.last
-		WHERE rows.events IS NOT log.n OR rows.ph_position IS NOT log.last OR rows.last_data IS NOT CAST(e.data AS TEXT)`)
-	require.Empty(s.t, differ)
-	require.Equal(s.t, one("SELECT count(DISTINCT aggregate_id) FROM ph_events"), one("SELECT count(*) FROM poison"))
+	type state struct {
+		events int
+		last   string // position and payload
+	}
+	want := map[string]state{}
+	events := s.rows(`SELECT "aggregate_id", "position", "data" FROM "ph_events" ORDER BY "position"`)
+	for _, e := range events {
+		want[e[0]] = state{want[e[0]].events + 1, e[1] + " " + e[2]}
+	}
+	if s.driver == "" {
+		require.Equal(s.t, fmt.Sprint(end), fmt.Sprint(len(events)), "positions have no holes here")
+	}
+	require.Equal(s.t, [][]string{{"0"}}, s.rows(fmt.Sprintf(`SELECT count(*) FROM "ph_checkpoints" WHERE position <> %d`, end)), "checkpoints that are not at the end")
+	have := map[string]state{}
+	for _, r := range s.rows(`SELECT "key", "events", "ph_position", "last_data" FROM "poison"`) {
+		n, err := strconv.Atoi(r[1])
+		require.NoError(s.t, err)
+		have[r[0]] = state{n, r[2] + " " + r[3]}
+	}
+	require.Equal(s.t, want, have)
 }
 
 // streams are the payloads of all streams of a type, in sequence, which must
