@@ -78,6 +78,9 @@ func TestCommandsAnswerAlikeOnEveryDatabase(t *testing.T) {
 		require.Equal(t, exitOK, doctor.code, doctor.stdout)
 		require.Regexp(t, `\(`+servedBy(driver)+` \S+, positions from a (counter|sequence)\)`, doctor.stdout)
 		require.Contains(t, doctor.stdout, "16 partitions")
+		if os.Getenv("PROJHOST_TEST_"+strings.ToUpper(driver)+"_DSN") == "" { // the private servers trade safety for speed
+			require.Regexp(t, `warn +settings +(fsync|innodb_flush_log_at_trx_commit) is `, doctor.stdout)
+		}
 
 		p.write("config.toml", data+hostConfigText+serverConfig(driver, dsn)+writePlugin(p, "accounts", accounts)+writePlugin(p, "loans", loans))
 		h := p.host()

@@ -170,3 +170,12 @@ func (s *Store) inspect(ctx context.Context) (srv *server, err error) {
 	})
 	return srv, err
 }
+
+// Warnings names settings of the server that weaken a promise, for doctor.
+func (s *Store) Warnings(ctx context.Context) ([]string, error) {
+	srv, err := s.inspect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return srv.warnings(), nil
+}
