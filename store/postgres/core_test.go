@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -35,4 +36,26 @@ func TestCore(t *testing.T) {
 			},
 		}
 	})
+}
+
+// What has a number in its text is another statement for each number.
+func TestKeptStatementsAreBounded(t *testing.T) {
+	s, err := Open(t.Context(), Options{DSN: dbtest.Postgres(t), TablePrefix: "ph_"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	require.NoError(t, s.engine.Read(t.Context(), "many", func(c sqlstore.Conn) error {
+		ask := func(text string) (n int64) {
+			r, err := c.Query(t.Context(), text)
+			require.NoError(t, err)
+			require.True(t, r.Next())
+			require.NoError(t, r.Scan(&n))
+			require.NoError(t, r.Close())
+			return n
+		}
+		for n := range int64(2 * keptMax) {
+			require.Equal(t, n, ask(fmt.Sprintf("SELECT %d::bigint", n)))
+		}
+		require.LessOrEqual(t, ask("SELECT count(*) FROM pg_prepared_statements"), int64(keptMax))
+		return nil
+	}))
 }

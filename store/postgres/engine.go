@@ -247,6 +247,10 @@ func (e *engine) Close() error {
 	return nil
 }
 
+// keptMax is how many statements a session keeps before the common roles' new
+// ones are no longer kept. The driver's own are few: by table and size of list.
+const keptMax = 256
+
 // sqlConn is a connection for the common roles, one statement at a time.
 type sqlConn struct {
 	c      *conn
@@ -266,7 +270,9 @@ func (s *sqlConn) query(ctx context.Context, text string, args []any) (*sqlRows,
 	if s.ctx != nil {
 		ctx = s.ctx
 	}
-	st := &statement{sql: text}
+	// The common roles have statements with numbers and lists in their text, and
+	// users' queries come in any form: not all of them can be kept.
+	st := &statement{sql: text, fresh: s.c.ses.prepared[text] == nil && len(s.c.ses.prepared) >= keptMax}
 	for i, a := range args {
 		if err := st.addAny(a); err != nil {
 			return nil, fmt.Errorf("argument %d of %q: %w", i+1, text, err)
