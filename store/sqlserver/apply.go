@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"strings"
 
 	mssql "github.com/microsoft/go-mssqldb"
@@ -121,11 +120,8 @@ func (s *Store) refused(ctx context.Context, b *store.Batch, w *writes, refusal 
 	case at.from != len(b.Checkpoints):
 		return store.ErrCheckpointMoved
 	}
-	if e, ok := serverError(refusal); ok {
-		refusal = fmt.Errorf("%w", e)
-		return &store.DataError{Table: w.tableAt(int(e.LineNo)), Err: refusal}
-	}
-	return refusal
+	e, _ := serverError(refusal)
+	return &store.DataError{Table: w.tableAt(int(e.LineNo)), Err: &dataError{e}}
 }
 
 // guardArgs are the arguments that every batch of an apply has.

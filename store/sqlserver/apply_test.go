@@ -208,6 +208,7 @@ func isData(table string) func(*testing.T, error) {
 		var data *store.DataError
 		require.ErrorAs(t, err, &data)
 		require.Equal(t, table, data.Table)
+		require.NotContains(t, err.Error(), "scripted", "the server's text quotes values")
 	}
 }
 

@@ -116,7 +116,7 @@ func (c *catalogue) indexRows(table string) (list [][]driver.Value) {
 
 // soundSettings is the row of a database that is as it has to be.
 func soundSettings() []driver.Value {
-	return []driver.Value{"16.0.4135.4", int64(3), "orders", int64(160), int64(1), int64(1), "READ_WRITE"}
+	return []driver.Value{"16.0.4135.4", int64(3), "orders", int64(160), int64(1), int64(1), int64(0), "READ_WRITE"}
 }
 
 // boot answers what Open asks of a database that has its schema, and leaves
@@ -254,12 +254,18 @@ func TestSettingsThatBreakAPromiseAreRefused(t *testing.T) {
 		"readers block": {func(at *settings) { at.committedSnapshot = 0 }, "ALTER DATABASE [a]]b] SET READ_COMMITTED_SNAPSHOT ON WITH ROLLBACK IMMEDIATE"},
 		"no snapshots":  {func(at *settings) { at.snapshotOn = 0 }, "ALTER DATABASE [a]]b] SET ALLOW_SNAPSHOT_ISOLATION ON"},
 		"pending":       {func(at *settings) { at.snapshotOn = 3 }, "ALLOW_SNAPSHOT_ISOLATION ON"},
+		"not durable":   {func(at *settings) { at.delayedDurability = 2 }, "ALTER DATABASE [a]]b] SET DELAYED_DURABILITY = DISABLED"},
 		"read-only":     {func(at *settings) { at.updateability = "READ_ONLY" }, "database [a]]b] is read-only"},
 	} {
 		at := sound
 		c.spoil(&at)
 		require.ErrorContains(t, at.check(), c.says, name)
 	}
+	require.Empty(t, sound.warning())
+	older := sound
+	older.level = 140
+	require.NoError(t, older.check())
+	require.Contains(t, older.warning(), "ALTER DATABASE [a]]b] SET COMPATIBILITY_LEVEL = 150")
 	azure := sound
 	azure.version, azure.edition = "12.0.2000.8", editionAzure
 	require.NoError(t, azure.check(), "Azure SQL keeps the version of 2014")

@@ -80,6 +80,35 @@ func classOf(err error) (class sqlstore.Class, hint string) {
 	return sqlstore.Unknown, ""
 }
 
+// dataError is the refusal of a row. The server's text quotes the value, which
+// is nobody's business but the database's, so it is told by its number.
+type dataError struct{ cause mssql.Error }
+
+func (e *dataError) Unwrap() error { return e.cause }
+
+func (e *dataError) Error() string {
+	what := "the data is refused"
+	switch e.cause.Number {
+	case 2627, 2601:
+		what = "a value that has to be unique is there already"
+	case 515:
+		what = "a value is missing where none may be"
+	case 547:
+		what = "a constraint of the table is broken"
+	case 8152, 2628:
+		what = "a value is too long for its column"
+	case 8115, 220, 232, 248:
+		what = "a number is too large for its column"
+	case 8114, 245, 241, 242, 295, 235, 293, 8169:
+		what = "a value cannot be converted to its column's type"
+	case 1946:
+		what = "an entry is too long for its index"
+	case 511:
+		what = "the row is too long"
+	}
+	return fmt.Sprintf("%s (SQL Server error %d)", what, e.cause.Number)
+}
+
 // fatalSeverity is the severity from which on an error ends the session.
 const fatalSeverity = 20
 

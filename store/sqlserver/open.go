@@ -92,6 +92,9 @@ func open(ctx context.Context, db *sql.DB, opt Options) (*Store, error) {
 		var at settings
 		if at, err = s.settings(ctx); err == nil {
 			err = at.check()
+			if w := at.warning(); w != "" && opt.Logf != nil {
+				opt.Logf("%s", w)
+			}
 		}
 		if err == nil {
 			err = core.Initialize(ctx, at.version)
@@ -152,17 +155,18 @@ type settings struct {
 	version, database             string
 	edition, level                int64
 	committedSnapshot, snapshotOn int64
+	delayedDurability             int64
 	updateability                 string
 }
 
 const settingsSQL = `SELECT CAST(SERVERPROPERTY('ProductVersion') AS nvarchar(128)), CAST(SERVERPROPERTY('EngineEdition') AS bigint), d.name,
  CAST(d.compatibility_level AS bigint), CAST(d.is_read_committed_snapshot_on AS bigint), CAST(d.snapshot_isolation_state AS bigint),
- COALESCE(CAST(DATABASEPROPERTYEX(d.name, 'Updateability') AS nvarchar(128)), N'')
+ CAST(d.delayed_durability AS bigint), COALESCE(CAST(DATABASEPROPERTYEX(d.name, 'Updateability') AS nvarchar(128)), N'')
 FROM sys.databases AS d WHERE d.name = DB_NAME()`
 
 func (s *Store) settings(ctx context.Context) (at settings, err error) {
 	err = s.engine.query(ctx, "examine the database", settingsSQL, nil, func(r *sql.Rows) error {
-		return r.Scan(&at.version, &at.edition, &at.database, &at.level, &at.committedSnapshot, &at.snapshotOn, &at.updateability)
+		return r.Scan(&at.version, &at.edition, &at.database, &at.level, &at.committedSnapshot, &at.snapshotOn, &at.delayedDurability, &at.updateability)
 	})
 	if err == nil && at.database == "" {
 		err = errors.New("examine the database: it is not listed in sys.databases: the login needs access to it")
@@ -174,10 +178,12 @@ func (s *Store) settings(ctx context.Context) (at settings, err error) {
 const (
 	versionMin       = 15 // SQL Server 2019, the first with UTF-8
 	levelMin         = 130
+	levelGood        = 150
 	editionAzure     = 5
 	editionInstance  = 8
 	editionFabric    = 12
 	snapshotIsolated = 1 // snapshot_isolation_state ON
+	durabilityForced = 2 // delayed_durability FORCED
 )
 
 // check says all that has to be mended.
@@ -194,7 +200,7 @@ func (at *settings) check() error {
 		problem("the server's version is %s: SQL Server 2019 (15) or later is needed", at.version)
 	}
 	if at.level < levelMin {
-		problem("database %s has the compatibility level %d, at least %d is needed: ALTER DATABASE %s SET COMPATIBILITY_LEVEL = 150", name, at.level, levelMin, name)
+		problem("database %s has the compatibility level %d, at least %d is needed: ALTER DATABASE %s SET COMPATIBILITY_LEVEL = %d", name, at.level, levelMin, name, levelGood)
 	}
 	if at.committedSnapshot != 1 {
 		problem("READ_COMMITTED_SNAPSHOT is off, so readers would wait for writers and see half of what they write: ALTER DATABASE %s SET READ_COMMITTED_SNAPSHOT ON WITH ROLLBACK IMMEDIATE", name)
@@ -202,10 +208,22 @@ func (at *settings) check() error {
 	if at.snapshotOn != snapshotIsolated {
 		problem("snapshot isolation is off, which consistent reads need: ALTER DATABASE %s SET ALLOW_SNAPSHOT_ISOLATION ON", name)
 	}
+	if at.delayedDurability == durabilityForced {
+		problem("delayed durability is forced, so a crash loses what was said to be stored: ALTER DATABASE %s SET DELAYED_DURABILITY = DISABLED", name)
+	}
 	if at.updateability == "READ_ONLY" {
 		problem("database %s is read-only: %s", name, hintReadOnly)
 	}
 	return errors.Join(problems...)
+}
+
+// warning says what works, but not well; "" for nothing.
+func (at *settings) warning() string {
+	if at.level >= levelMin && at.level < levelGood {
+		return fmt.Sprintf("sqlserver: database %s has the compatibility level %d, at which the server plans every batch as if it had one row: ALTER DATABASE %s SET COMPATIBILITY_LEVEL = %d",
+			readmodel.SQLServer.Quote(at.database), at.level, readmodel.SQLServer.Quote(at.database), levelGood)
+	}
+	return ""
 }
 
 // Check implements [store.Store].

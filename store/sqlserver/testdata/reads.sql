@@ -15,7 +15,7 @@ FROM [ph_snapshots] AS s WHERE s.stream = @stream;
 
 SELECT CAST(SERVERPROPERTY('ProductVersion') AS nvarchar(128)), CAST(SERVERPROPERTY('EngineEdition') AS bigint), d.name,
  CAST(d.compatibility_level AS bigint), CAST(d.is_read_committed_snapshot_on AS bigint), CAST(d.snapshot_isolation_state AS bigint),
- COALESCE(CAST(DATABASEPROPERTYEX(d.name, 'Updateability') AS nvarchar(128)), N'')
+ CAST(d.delayed_durability AS bigint), COALESCE(CAST(DATABASEPROPERTYEX(d.name, 'Updateability') AS nvarchar(128)), N'')
 FROM sys.databases AS d WHERE d.name = DB_NAME();
 
 SELECT c.name, COALESCE(t.name, N'type of an assembly'), CAST(c.max_length AS bigint), CAST(c.precision AS bigint), CAST(c.scale AS bigint),
