@@ -277,6 +277,37 @@ var asUser = map[string]func(t *testing.T, dsn, user string, statements []string
 	},
 }
 
+// Behind a pooler in transaction mode a host works with a direct_dsn, and says
+// so without one.
+func TestHostBehindAPooler(t *testing.T) {
+	accounts := guest.Build(t, "testplugins/accounts")
+	direct := dbtest.Postgres(t)
+	pooled := dbtest.PgBouncer(t, direct)
+	p := newPlace(t)
+	p.write("config.toml", hostConfigText+serverConfig("postgres", pooled))
+	o := p.run("", "run")
+	require.Equal(t, exitFailed, o.code)
+	require.Contains(t, o.stderr, "direct_dsn")
+
+	p.write("config.toml", hostConfigText+serverConfig("postgres", pooled)+fmt.Sprintf("direct_dsn = %q\n", direct)+writePlugin(p, "accounts", accounts))
+	h := p.host()
+	p.write("events.jsonl", sampleLines())
+	o = p.run("", "import", "events.jsonl")
+	require.Equal(t, exitOK, o.code, o.stderr)
+	o = p.run("", "query", "accounts", "--limit", "5", "--min-position", p.end(), "--wait", "60s")
+	require.Equal(t, p.golden("query-table"), o.stdout+o.stderr)
+	h.end()
+	require.NotContains(t, h.text(), `"error"`)
+
+	// A direct_dsn that is the pooler as well, or another database, is refused.
+	for _, bad := range []string{pooled, dbtest.Postgres(t)} {
+		p.write("config.toml", hostConfigText+serverConfig("postgres", pooled)+fmt.Sprintf("direct_dsn = %q\n", bad))
+		o = p.run("", "run")
+		require.Equal(t, exitFailed, o.code)
+		require.Contains(t, o.stderr, "direct_dsn")
+	}
+}
+
 func TestDemoOnAServer(t *testing.T) {
 	guest.Build(t, "testplugins/accounts")
 	data := t.TempDir() // what is compiled once is there for all
