@@ -1,8 +1,8 @@
--- The event log, its topic and the snapshots. Names in double braces become
--- the quoted name with the table prefix, {{text}} the collation of text: exact,
--- in the order of code points, in UTF-8. Lengths count bytes: 1020 are 255 code
--- points. Types are spelled as the catalogue spells them: the host compares
--- both at each start.
+-- The event log, its topic and the snapshots. Names in double braces become the
+-- quoted name with the table prefix. Text has a collation that is exact, in the
+-- order of code points and in UTF-8; lengths count bytes: 1020 are 255 code
+-- points. Types are spelled as the catalogue spells them: the host compares both
+-- at each start.
 --
 -- An index entry holds 1700 bytes, in a clustered index 900. So a primary key
 -- with a text of full length is nonclustered, and a stream, which is named by two

@@ -63,7 +63,7 @@ CREATE TABLE [ph_snapshots] (
     PRIMARY KEY (stream)
 );
 
-INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (1, 'events', 'b511c5d671437bbc0c604aff3d2c605f27098eed7cd6ab4eead70eebfaf39822', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
+INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (1, 'events', 'a60b91a48f403c3b10a4ae379ac281df8c33ceffa055a219162d16cb979d633d', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
 
 CREATE TABLE [ph_consumers] (
     type                varchar(680) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,

@@ -1,11 +1,11 @@
 SET XACT_ABORT ON;
 BEGIN TRANSACTION;
 
--- The event log, its topic and the snapshots. Names in double braces become
--- the quoted name with the table prefix, COLLATE Latin1_General_100_BIN2_UTF8 the collation of text: exact,
--- in the order of code points, in UTF-8. Lengths count bytes: 1020 are 255 code
--- points. Types are spelled as the catalogue spells them: the host compares
--- both at each start.
+-- The event log, its topic and the snapshots. Names in double braces become the
+-- quoted name with the table prefix. Text has a collation that is exact, in the
+-- order of code points and in UTF-8; lengths count bytes: 1020 are 255 code
+-- points. Types are spelled as the catalogue spells them: the host compares both
+-- at each start.
 --
 -- An index entry holds 1700 bytes, in a clustered index 900. So a primary key
 -- with a text of full length is nonclustered, and a stream, which is named by two
@@ -95,7 +95,7 @@ CREATE TABLE [ph_snapshots] (
     PRIMARY KEY (stream)
 );
 
-INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (1, 'events', 'b511c5d671437bbc0c604aff3d2c605f27098eed7cd6ab4eead70eebfaf39822', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
+INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (1, 'events', 'a60b91a48f403c3b10a4ae379ac281df8c33ceffa055a219162d16cb979d633d', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
 
 -- Consumers and what they have applied. All bookkeeping hangs on a build: one
 -- set of a consumer's tables. Which build is live is a column of its consumer.
