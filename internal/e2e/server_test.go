@@ -37,11 +37,19 @@ func onServers(t *testing.T, f func(t *testing.T, v server)) {
 	}
 }
 
-// onPrivate is onServers for tests that kill or count.
+// long leaves a test out of short runs, under the race detector for one: the
+// program that it runs is built without that.
+func long(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not run: -short")
+	}
+}
+
+// onPrivate is onServers for tests that kill, count, or look below the store.
 func onPrivate(t *testing.T, f func(t *testing.T, v server)) {
 	onServers(t, func(t *testing.T, v server) {
 		if v.private == nil {
-			t.Skip("not run: a server of its own to kill, on ", v.driver)
+			t.Skip("not run: there is no private server of ", v.driver)
 		}
 		f(t, v)
 	})
