@@ -94,7 +94,7 @@ func (a *appending) fly(ctx context.Context, queue bool) (committing bool, err e
 	e := a.s.engine
 	list := e.beginWrite()
 	if len(a.todo) > 0 {
-		list = append(list, &statement{sql: a.s.q.beginAppend})
+		list = append(list, a.s.beginAppend())
 	}
 	if queue {
 		list = append(list, a.queue()...)
@@ -139,6 +139,12 @@ func (a *appending) fly(ctx context.Context, queue bool) (committing bool, err e
 		return committing, err
 	}
 	return false, a.answer(positions)
+}
+
+func (s *Store) beginAppend() *statement {
+	st := &statement{sql: s.q.beginAppend}
+	st.int8(s.detector.Mark())
+	return st
 }
 
 // behindMark is an append to a sequence that would hand out positions that

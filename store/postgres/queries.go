@@ -1,7 +1,5 @@
 package postgres
 
-import "github.com/projhost/projhost/store"
-
 // queries are the static statements, with the table prefix put in. All of a
 // key's rows are found by nested loops that begin at the array: LATERAL and OFFSET
 // keep the planner from turning the join round, which it would do for good while
@@ -72,11 +70,12 @@ func newQueries(prefix, sequence string) queries {
 		topic:  sql(topic + ` WHERE t.name = $1`),
 		topics: sql(topic + ` ORDER BY t.name`),
 		// The transaction has its id before a position is drawn: a detector by
-		// transaction ids depends on it. And the next position is above the mark,
-		// also where somebody has put an older database in place or set the
-		// sequence back: what is appended below would never be read (P4).
-		beginAppend: sql(`SELECT pg_current_xact_id(), 1 / (CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END >= t.high_water_mark)::int
-FROM {{topics}} t CROSS JOIN ` + sequence + ` s WHERE t.name = '` + store.EventsTopic + `'`),
+		// transaction ids depends on it. And the next position is above the mark
+		// that this host knows, also where somebody has put an older database in
+		// place or set the sequence back: what is appended below would never be
+		// read (P4). The mark comes along, since reading its row becomes slow
+		// while an old snapshot keeps all its versions.
+		beginAppend:  `SELECT pg_current_xact_id(), 1 / (CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END >= $1)::int FROM ` + sequence + ` s`,
 		guardVersion: sql(guarded("count(*) = 1", `SELECT 1 FROM {{events}} WHERE aggregate_type = $1 AND aggregate_id = $2 AND sequence = $3`)),
 		guardVersions: sql(guarded("count(*) = $4::bigint", `SELECT 1 FROM unnest($1::text[], $2::text[], $3::bigint[]) s (aggregate_type, aggregate_id, version) CROSS JOIN LATERAL (
  SELECT 1 FROM {{events}} e WHERE e.aggregate_type = s.aggregate_type AND e.aggregate_id = s.aggregate_id AND e.sequence = s.version OFFSET 0) e`)),

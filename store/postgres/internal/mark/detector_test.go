@@ -459,6 +459,31 @@ func TestIdleTopicCostsAFewStatementsASecond(t *testing.T) {
 	require.LessOrEqual(t, n.n.Load()-before, int64(4*5))
 }
 
+func TestMarksAreStoredLessOftenWhileAnOldSnapshotKeepsTheirVersions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	t.Parallel()
+	b := newBench(t)
+	d := b.byHand()
+	look := real{t, d}
+	b.appender().append()
+	look.look(nil)
+	require.Less(t, d.slow, time.Millisecond)
+	old, a := b.appender(), b.appender()
+	old.do(`BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1`)
+	for range 3000 {
+		a.do(`UPDATE "My topics" SET high_water_mark = high_water_mark`)
+	}
+	look.look(nil)
+	require.Eventually(t, func() bool {
+		b.appender().append()
+		d.counted = time.Time{}
+		look.look(nil)
+		return d.slow >= 5*time.Millisecond
+	}, patience, 50*time.Millisecond)
+}
+
 func TestPaceFollowsTrafficCostAndTheTimeThatIsWaited(t *testing.T) {
 	d := newDetector(Config{})
 	now := time.Now()
@@ -479,6 +504,8 @@ func TestPaceFollowsTrafficCostAndTheTimeThatIsWaited(t *testing.T) {
 	check(2*ms, 250*ms, 10*ms, true, false)
 	d.heard, d.since = now.Add(-100*ms), now
 	check(2*ms, 250*ms, 10*ms, true, false)
-	d.heard, d.cost = time.Time{}, 30*ms
+	d.slow = 50 * ms
+	check(50*ms, 250*ms, 10*ms, true, false)
+	d.slow, d.heard, d.cost = 0, time.Time{}, 30*ms
 	check(60*ms, 60*ms, 10*ms, true, false)
 }

@@ -21,6 +21,7 @@ type session struct {
 	cfg      *Config
 	sequence string // quoted
 	seq, db  uint32 // oids
+	topics   uint32
 	channel  string
 	cluster  string // system identifier
 	text     statements
@@ -168,10 +169,9 @@ func (v server) judge() error {
 
 // examine tells which sequence positions come from.
 func (s *session) examine(ctx context.Context) error {
-	var topics uint32
 	var sequence *string
 	err := s.conn.QueryRow(ctx, `SELECT (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()),
-		$1::regclass::oid, pg_get_serial_sequence($2, 'position')`, s.cfg.Topics, s.cfg.Events).Scan(&s.db, &topics, &sequence)
+		$1::regclass::oid, pg_get_serial_sequence($2, 'position')`, s.cfg.Topics, s.cfg.Events).Scan(&s.db, &s.topics, &sequence)
 	if err != nil {
 		return fmt.Errorf("look up the tables %s and %s: %w", s.cfg.Topics, s.cfg.Events, err)
 	}
@@ -184,7 +184,7 @@ func (s *session) examine(ctx context.Context) error {
 	}
 	// A role may be kept from it; then a moved cluster is only not named.
 	_ = s.conn.QueryRow(ctx, "SELECT system_identifier::text FROM pg_control_system()").Scan(&s.cluster)
-	s.channel = fmt.Sprintf("projhost_mark_%d", topics)
+	s.channel = fmt.Sprintf("projhost_mark_%d", s.topics)
 	s.text = statements{
 		// One row each, and no lock worth the name. The stored mark comes with
 		// a snapshot that is older than the end, so it is never above it.
@@ -379,6 +379,17 @@ func (s *session) persist(ctx context.Context, mark int64) error {
 		return fmt.Errorf("store mark %d of topic %s: %w", mark, s.cfg.Topic, err)
 	}
 	return nil
+}
+
+// versions estimates how many dead rows there are in the table of the mark.
+func (s *session) versions(ctx context.Context) (n int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	err = s.conn.QueryRow(ctx, "SELECT pg_stat_get_dead_tuples($1)", s.topics).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("count the versions of the mark of topic %s: %w", s.cfg.Topic, err)
+	}
+	return n, nil
 }
 
 // listen waits until another detector tells of a mark, or ctx ends. What it
