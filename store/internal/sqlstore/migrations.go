@@ -33,7 +33,13 @@ func SchemaSQL(d *Dialect, tablePrefix string, partitions int) (string, error) {
 		b.WriteString(d.ScriptBegin + "\n\n")
 	}
 	for _, m := range migrations {
-		b.WriteString(strings.TrimSpace(names.script(m.SQL)) + "\n\n")
+		for paragraph := range strings.SplitSeq(strings.TrimSpace(m.SQL), "\n\n") {
+			// What explains the form of our files is not for the script's reader.
+			if strings.Contains(paragraph, "{{") && len(statements(paragraph)) == 0 {
+				continue
+			}
+			b.WriteString(strings.TrimSpace(names.script(paragraph)) + "\n\n")
+		}
 		b.WriteString(names.insertMigration(m) + ";\n\n")
 	}
 	b.WriteString("-- The number of partitions is fixed for ever.\n")

@@ -1,5 +1,5 @@
--- The event log, its topic and the snapshots. Names in double braces become
--- the quoted name with the table prefix. Types are spelled as the catalogue
+-- The event log, its topic and the snapshots. Names in double braces, {{events}},
+-- become the quoted name with the table prefix. Types are spelled as the catalogue
 -- spells them: the host compares both at each start. Text that is looked up or
 -- sorted has the collation "C", so that it is compared by byte.
 
