@@ -105,7 +105,7 @@ func openEngine(ctx context.Context, opt *Options) (e *engine, where string, err
 	e.named = mode == pgx.QueryExecModeCacheStatement
 	limit := strconv.FormatInt(opt.Timeout.Milliseconds(), 10)
 	if pooled {
-		e.local = "SELECT set_config('lock_timeout', '" + limit + "', true), set_config('idle_in_transaction_session_timeout', '" + limit + "', true)"
+		e.local = "SELECT set_config('lock_timeout', '" + limit + "', true), set_config('idle_in_transaction_session_timeout', '" + limit + "', true), set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)"
 		prepareConn(&cfg.ConnConfig.Config, opt.Timeout, nil)
 	} else {
 		prepareConn(&cfg.ConnConfig.Config, opt.Timeout, map[string]string{
