@@ -90,21 +90,29 @@ type migrateTx struct {
 func (t migrateTx) Applied(ctx context.Context) ([]migrate.Applied, error) { return t.c.applied(ctx) }
 
 func (t migrateTx) Apply(ctx context.Context, m migrate.Migration) error {
+	made, found := map[string]bool{}, false
 	for _, text := range statements(t.c.names.script(m.SQL)) {
-		there, err := t.c.isThere(ctx, text)
-		if err != nil {
-			return err
-		}
-		if there {
-			continue
+		s, creates := parseStatement(text)
+		if creates && !made[s.table] {
+			there, err := t.c.isThere(ctx, &s)
+			if err != nil {
+				return err
+			}
+			if there {
+				found = true
+				continue
+			}
+			made[s.table] = s.kind == createsTable
 		}
 		if err := t.c.ddl(ctx, fmt.Sprintf("apply migration %04d_%s", m.Version, m.Name), []string{text}); err != nil {
 			return err
 		}
 	}
-	// A stranger's table under a name of ours must not count as migrated.
-	if err := t.c.compareTables(ctx, t.c.migrations[:m.Version]); err != nil {
-		return err
+	if found {
+		// A stranger's table under a name of ours must not count as migrated.
+		if err := t.c.compareTables(ctx, t.c.migrations[:m.Version]); err != nil {
+			return err
+		}
 	}
 	return t.c.Engine.Write(ctx, "record migration", func(conn Conn) error {
 		_, err := conn.Exec(ctx, t.c.names.insertMigration(m))
@@ -118,11 +126,7 @@ func (t migrateTx) Rollback() error { t.release(); return nil }
 // isThere tells whether a statement's table, index or column is there already:
 // of an earlier start that was killed, or made by hand. Whether it is as it has
 // to be is told by the check that follows.
-func (c *Core) isThere(ctx context.Context, text string) (there bool, err error) {
-	s, ok := parseStatement(text)
-	if !ok {
-		return false, nil
-	}
+func (c *Core) isThere(ctx context.Context, s *statement) (there bool, err error) {
 	err = c.Engine.Read(ctx, "look for table "+s.table, func(conn Conn) error {
 		if s.kind == createsTable {
 			kind, _, err := c.Dialect.Find(ctx, conn, s.table)
