@@ -31,12 +31,12 @@ func (d *Dialect) CreateTable(physical string, t *Table) []string {
 		line(name, d.integer, true)
 	}
 	key := t.keyColumns()
-	if d.rowHash != "" && t.Parent != nil {
-		b.WriteString("  " + d.Quote(rowColumn) + " AS " + d.rowHash + ",\n")
-		key = []string{rowColumn}
+	if d.hashed(t) {
+		b.WriteString("  " + d.rowColumnDDL() + ",\n")
+		key = []string{RowColumn}
 	}
 	b.WriteString("  PRIMARY KEY ")
-	if d.nonclustered && key[0] != rowColumn {
+	if d.nonclustered && key[0] != RowColumn {
 		b.WriteString("NONCLUSTERED ")
 	}
 	b.WriteString("(" + d.quoteAll(key) + ")\n)")
@@ -44,6 +44,10 @@ func (d *Dialect) CreateTable(physical string, t *Table) []string {
 		b.WriteString(d.tableOptions(t))
 	}
 	return []string{b.String()}
+}
+
+func (d *Dialect) rowColumnDDL() string {
+	return d.Quote(RowColumn) + " AS " + d.RowHash(d.Quote(KeyColumn), d.Quote(ChildColumn)) + " PERSISTED NOT NULL"
 }
 
 // keyColumns are the columns of the primary key.
@@ -67,7 +71,7 @@ func (d *Dialect) quoteAll(names []string) string {
 // the key, the tie-break of every order.
 func (d *Dialect) CreateIndexes(physical string, t *Table) []string {
 	var statements []string
-	if d.rowHash != "" && t.Parent != nil {
+	if d.hashed(t) {
 		statements = append(statements, "CREATE INDEX "+d.Quote(IndexName(physical, KeyColumn, ChildColumn))+
 			" ON "+d.Quote(physical)+" ("+d.Quote(KeyColumn)+") INCLUDE ("+d.Quote(ChildColumn)+")")
 	}

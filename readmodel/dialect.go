@@ -15,10 +15,10 @@ const (
 	UpdatedColumn  = "ph_updated_us"
 	EpochColumn    = "ph_epoch"
 
-	// rowColumn is the primary key of child tables on an engine whose index
+	// RowColumn is the primary key of child tables on an engine whose index
 	// entries do not hold the two keys of a row: their hash, which the database
-	// computes.
-	rowColumn = "ph_row"
+	// computes ([Dialect.RowHash]).
+	RowColumn = "ph_row"
 
 	// sortPrefix and a decimal column's name is a hidden column by which the
 	// decimal is ordered, on an engine without an exact decimal type.
@@ -42,7 +42,7 @@ type Dialect struct {
 	view                  func(d *Dialect, public, query string) []string
 	dropTable, dropView   string // statement up to the name
 	nonclustered          bool   // primary keys: a clustered one is too short for a key
-	rowHash               string // of a child table's two keys, where both do not fit into an index entry
+	rowHash               string // of {key} and {child}, where both do not fit into an index entry
 	indexBytes            int    // that fit into an index entry; 0: enough
 	uniqueNulls           bool   // a unique index needs WHERE to allow many nulls
 	limit                 func(query string, n int) string
@@ -111,6 +111,15 @@ func (d *Dialect) ColumnType(c *Column) string {
 		"{scale}", strconv.Itoa(c.Scale),
 	).Replace(form)
 }
+
+// RowHash is the expression of [RowColumn] over those of a row's two keys, "" for
+// an engine that has no such column.
+func (d *Dialect) RowHash(key, child string) string {
+	return strings.NewReplacer("{key}", key, "{child}", child).Replace(d.rowHash)
+}
+
+// hashed tells whether the rows of a table are found by the hash of their keys.
+func (d *Dialect) hashed(t *Table) bool { return d.rowHash != "" && t.Parent != nil }
 
 // utf8Bytes is the most bytes that a text of so many UTF-16 units takes: three
 // for a unit, and four for two.

@@ -59,7 +59,7 @@ func (d *Dialect) Check(physical string, t *Table, actual ActualTable) error {
 	c := shapeCheck{d: d, physical: physical, t: t, actual: actual}
 	known := map[string]bool{}
 	hashed := c.keyIsHash()
-	known[rowColumn] = hashed
+	known[RowColumn] = d.hashed(t)
 	for i, name := range t.keyColumns() {
 		place := i + 1
 		if hashed {
@@ -81,6 +81,7 @@ func (d *Dialect) Check(physical string, t *Table, actual ActualTable) error {
 		c.column(name, d.integer, d.types[Int].accepts, 0, false, 0)
 		known[name] = true
 	}
+	c.hash()
 	c.others(known)
 	c.unique()
 	return errors.Join(c.problems...)
@@ -88,11 +89,25 @@ func (d *Dialect) Check(physical string, t *Table, actual ActualTable) error {
 
 // keyIsHash tells whether the primary key is the hash of the row's keys.
 func (c *shapeCheck) keyIsHash() bool {
-	if c.d.rowHash == "" || c.t.Parent == nil {
+	if !c.d.hashed(c.t) {
 		return false
 	}
-	a := c.find(rowColumn)
+	a := c.find(RowColumn)
 	return a != nil && a.PrimaryKey == 1 && a.HasDefault
+}
+
+// hash checks the column by which the rows of a child table are found.
+func (c *shapeCheck) hash() {
+	if !c.d.hashed(c.t) {
+		return
+	}
+	switch a := c.find(RowColumn); {
+	case a == nil:
+		c.problem(RowColumn, "the hash of the row's keys", "no such column", "add it: ALTER TABLE "+c.d.Quote(c.physical)+" ADD "+c.d.rowColumnDDL()+
+			", and an index on it")
+	case !a.HasDefault:
+		c.problem(RowColumn, "the hash of the row's keys", "a column that the database does not compute", "make it "+c.d.rowColumnDDL())
+	}
 }
 
 type shapeCheck struct {
@@ -229,7 +244,7 @@ func (c *shapeCheck) isColumn(name string, col *Column) bool {
 }
 
 func (c *shapeCheck) containsKey(ix ActualIndex) bool {
-	if c.keyIsHash() && slices.ContainsFunc(ix.Columns, func(name string) bool { return strings.EqualFold(name, rowColumn) }) {
+	if c.d.hashed(c.t) && slices.ContainsFunc(ix.Columns, func(name string) bool { return strings.EqualFold(name, RowColumn) }) {
 		return true
 	}
 	for _, key := range c.t.keyColumns() {

@@ -80,7 +80,13 @@ func asMade(d *Dialect, table *Table) ActualTable {
 		a.Columns = append(a.Columns, ActualColumn{Name: name, Type: names.Replace(typ), Nullable: nullable, PrimaryKey: place, Collation: strings.Trim(collation, `"`)})
 	}
 	for i, name := range table.keyColumns() {
+		if d.hashed(table) {
+			i = -1
+		}
 		add(name, d.key, false, i+1)
+	}
+	if d.hashed(table) {
+		a.Columns = append(a.Columns, ActualColumn{Name: RowColumn, Type: "binary(32)", HasDefault: true, PrimaryKey: 1})
 	}
 	for i := range table.Columns {
 		c := &table.Columns[i]
@@ -202,7 +208,7 @@ func TestCheckCollation(t *testing.T) {
 
 // SQL Server's index entries do not hold two keys of full length: there the
 // primary key of a child table is their hash. A user's table may have the keys
-// themselves.
+// themselves for one, beside the hash by which rows are found.
 func TestCheckOfAHashedKey(t *testing.T) {
 	_, lines := everyKind(t)
 	key := ActualColumn{Name: "key", Type: "varchar(1020)"}
@@ -221,7 +227,12 @@ func TestCheckOfAHashedKey(t *testing.T) {
 
 	require.Error(t, SQLServer.Check("lines", lines, table([]string{"key"}, key, child)), "no primary key")
 	key.PrimaryKey, child.PrimaryKey = 1, 2
-	require.NoError(t, SQLServer.Check("lines", lines, table([]string{"key", "child"}, key, child)))
+	err := SQLServer.Check("lines", lines, table([]string{"key", "child"}, key, child))
+	require.ErrorContains(t, err, "ALTER TABLE [lines] ADD [ph_row] AS CAST(HASHBYTES(", "without it every look-up passes all children of the key")
+	hash = ActualColumn{Name: "ph_row", Type: "binary(32)", HasDefault: true}
+	require.NoError(t, SQLServer.Check("lines", lines, table([]string{"key", "child"}, key, child, hash)))
+	require.NoError(t, SQLServer.Check("lines", lines, ActualTable{Columns: append([]ActualColumn{key, child, hash}, rest...),
+		Indexes: []ActualIndex{{Name: "pk", Unique: true, Columns: []string{"key", "child"}}, {Name: "u", Unique: true, Columns: []string{"ph_row"}}}}))
 }
 
 // A text and a key of full length do not fit either; the index is without the

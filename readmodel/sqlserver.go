@@ -49,10 +49,9 @@ var SQLServer = &Dialect{
 	dropTable:    "DROP TABLE IF EXISTS ",
 	dropView:     "DROP VIEW IF EXISTS ",
 	nonclustered: true,
-	rowHash: "CAST(HASHBYTES('SHA2_256', CAST([key] AS VARBINARY(1020)) + 0x00 + CAST([child] AS VARBINARY(1020))) AS BINARY(32))" +
-		" PERSISTED NOT NULL",
-	indexBytes:  1700,
-	uniqueNulls: true,
+	rowHash:      "CAST(HASHBYTES('SHA2_256', CAST({key} AS VARBINARY(1020)) + 0x00 + CAST({child} AS VARBINARY(1020))) AS BINARY(32))",
+	indexBytes:   1700,
+	uniqueNulls:  true,
 	limit: func(query string, n int) string {
 		return strings.Replace(query, "SELECT ", "SELECT TOP ("+strconv.Itoa(n)+") ", 1)
 	},

@@ -106,6 +106,9 @@ func (s *Statements) storedColumns() []string {
 // n-th.
 func (s *Statements) byKey(n int) string {
 	d := s.Dialect
+	if d.hashed(s.Table) {
+		return d.Quote(RowColumn) + " = " + d.RowHash(d.keyMark(n), d.keyMark(n+1))
+	}
 	conditions := make([]string, 0, 2)
 	for i, name := range s.Table.keyColumns() {
 		conditions = append(conditions, d.Quote(name)+" = "+d.keyMark(n+i))

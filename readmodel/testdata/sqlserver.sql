@@ -88,22 +88,22 @@ DROP VIEW IF EXISTS [app_lines];
 DROP TABLE IF EXISTS [app_lines__b7];
 
 -- upsert
-UPDATE [app_lines__b7] SET [n] = @p3, [note] = @p4, [ph_position] = @p5, [ph_updated_us] = @p6, [ph_epoch] = @p7 WHERE [key] = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)); IF @@ROWCOUNT = 0 INSERT INTO [app_lines__b7] ([key], [child], [n], [note], [ph_position], [ph_updated_us], [ph_epoch]) VALUES (@p1, @p2, @p3, @p4, @p5, @p6, @p7)
+UPDATE [app_lines__b7] SET [n] = @p3, [note] = @p4, [ph_position] = @p5, [ph_updated_us] = @p6, [ph_epoch] = @p7 WHERE [ph_row] = CAST(HASHBYTES('SHA2_256', CAST(CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020)) + 0x00 + CAST(CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020))) AS BINARY(32)); IF @@ROWCOUNT = 0 INSERT INTO [app_lines__b7] ([key], [child], [n], [note], [ph_position], [ph_updated_us], [ph_epoch]) VALUES (@p1, @p2, @p3, @p4, @p5, @p6, @p7)
 
 -- insert
 INSERT INTO [app_lines__b7] ([key], [child], [n], [note], [ph_position], [ph_updated_us], [ph_epoch]) VALUES (@p1, @p2, @p3, @p4, @p5, @p6, @p7)
 
 -- update
-UPDATE [app_lines__b7] SET [ph_position] = @p1, [ph_updated_us] = @p2, [ph_epoch] = @p3 WHERE [key] = CAST(@p4 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p5 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020))
+UPDATE [app_lines__b7] SET [ph_position] = @p1, [ph_updated_us] = @p2, [ph_epoch] = @p3 WHERE [ph_row] = CAST(HASHBYTES('SHA2_256', CAST(CAST(@p4 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020)) + 0x00 + CAST(CAST(@p5 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020))) AS BINARY(32))
 
 -- delete
-DELETE FROM [app_lines__b7] WHERE [key] = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020))
+DELETE FROM [app_lines__b7] WHERE [ph_row] = CAST(HASHBYTES('SHA2_256', CAST(CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020)) + 0x00 + CAST(CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020))) AS BINARY(32))
 
 -- delete children
 DELETE FROM [app_lines__b7] WHERE [key] = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020))
 
 -- get
-SELECT [key], [child], [n], [note], [ph_position], [ph_updated_us] FROM [app_lines__b7] WHERE [key] = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND ([ph_epoch] >= @p3 OR [ph_epoch] IS NULL)
+SELECT [key], [child], [n], [note], [ph_position], [ph_updated_us] FROM [app_lines__b7] WHERE [ph_row] = CAST(HASHBYTES('SHA2_256', CAST(CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020)) + 0x00 + CAST(CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020))) AS BINARY(32)) AND ([ph_epoch] >= @p3 OR [ph_epoch] IS NULL)
 
 -- list
 SELECT [key], [child], [n], [note], [ph_position], [ph_updated_us] FROM [app_lines__b7] WHERE [key] = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] > CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND ([ph_epoch] >= @p3 OR [ph_epoch] IS NULL) ORDER BY [child] OFFSET 0 ROWS FETCH NEXT @p4 ROWS ONLY
@@ -112,7 +112,7 @@ SELECT [key], [child], [n], [note], [ph_position], [ph_updated_us] FROM [app_lin
 SELECT TOP (1) [key] FROM [app_lines__b7]
 
 -- select 4 keys
-SELECT [key], [child], [n], [note], [ph_position], [ph_updated_us] FROM [app_lines__b7] WHERE ([ph_epoch] >= @p1 OR [ph_epoch] IS NULL) AND ([key] = CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p3 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) OR [key] = CAST(@p4 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p5 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) OR [key] = CAST(@p6 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p7 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) OR [key] = CAST(@p8 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p9 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)))
+SELECT [key], [child], [n], [note], [ph_position], [ph_updated_us] FROM [app_lines__b7] WHERE ([ph_epoch] >= @p1 OR [ph_epoch] IS NULL) AND ([ph_row] = CAST(HASHBYTES('SHA2_256', CAST(CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020)) + 0x00 + CAST(CAST(@p3 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020))) AS BINARY(32)) OR [ph_row] = CAST(HASHBYTES('SHA2_256', CAST(CAST(@p4 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020)) + 0x00 + CAST(CAST(@p5 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020))) AS BINARY(32)) OR [ph_row] = CAST(HASHBYTES('SHA2_256', CAST(CAST(@p6 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020)) + 0x00 + CAST(CAST(@p7 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020))) AS BINARY(32)) OR [ph_row] = CAST(HASHBYTES('SHA2_256', CAST(CAST(@p8 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020)) + 0x00 + CAST(CAST(@p9 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020))) AS BINARY(32)))
 
 -- Table Users
 
@@ -181,22 +181,22 @@ DROP VIEW IF EXISTS [app_notes];
 DROP TABLE IF EXISTS [app_notes__b7];
 
 -- upsert
-UPDATE [app_notes__b7] SET [doc] = @p3, [ph_position] = @p4, [ph_updated_us] = @p5, [ph_epoch] = @p6 WHERE [key] = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)); IF @@ROWCOUNT = 0 INSERT INTO [app_notes__b7] ([key], [child], [doc], [ph_position], [ph_updated_us], [ph_epoch]) VALUES (@p1, @p2, @p3, @p4, @p5, @p6)
+UPDATE [app_notes__b7] SET [doc] = @p3, [ph_position] = @p4, [ph_updated_us] = @p5, [ph_epoch] = @p6 WHERE [ph_row] = CAST(HASHBYTES('SHA2_256', CAST(CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020)) + 0x00 + CAST(CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020))) AS BINARY(32)); IF @@ROWCOUNT = 0 INSERT INTO [app_notes__b7] ([key], [child], [doc], [ph_position], [ph_updated_us], [ph_epoch]) VALUES (@p1, @p2, @p3, @p4, @p5, @p6)
 
 -- insert
 INSERT INTO [app_notes__b7] ([key], [child], [doc], [ph_position], [ph_updated_us], [ph_epoch]) VALUES (@p1, @p2, @p3, @p4, @p5, @p6)
 
 -- update
-UPDATE [app_notes__b7] SET [doc] = @p1, [ph_position] = @p2, [ph_updated_us] = @p3, [ph_epoch] = @p4 WHERE [key] = CAST(@p5 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p6 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020))
+UPDATE [app_notes__b7] SET [doc] = @p1, [ph_position] = @p2, [ph_updated_us] = @p3, [ph_epoch] = @p4 WHERE [ph_row] = CAST(HASHBYTES('SHA2_256', CAST(CAST(@p5 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020)) + 0x00 + CAST(CAST(@p6 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020))) AS BINARY(32))
 
 -- delete
-DELETE FROM [app_notes__b7] WHERE [key] = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020))
+DELETE FROM [app_notes__b7] WHERE [ph_row] = CAST(HASHBYTES('SHA2_256', CAST(CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020)) + 0x00 + CAST(CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020))) AS BINARY(32))
 
 -- delete children
 DELETE FROM [app_notes__b7] WHERE [key] = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020))
 
 -- get
-SELECT [key], [child], [doc], [ph_position], [ph_updated_us] FROM [app_notes__b7] WHERE [key] = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND ([ph_epoch] >= @p3 OR [ph_epoch] IS NULL)
+SELECT [key], [child], [doc], [ph_position], [ph_updated_us] FROM [app_notes__b7] WHERE [ph_row] = CAST(HASHBYTES('SHA2_256', CAST(CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020)) + 0x00 + CAST(CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020))) AS BINARY(32)) AND ([ph_epoch] >= @p3 OR [ph_epoch] IS NULL)
 
 -- list
 SELECT [key], [child], [doc], [ph_position], [ph_updated_us] FROM [app_notes__b7] WHERE [key] = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] > CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND ([ph_epoch] >= @p3 OR [ph_epoch] IS NULL) ORDER BY [child] OFFSET 0 ROWS FETCH NEXT @p4 ROWS ONLY
@@ -205,5 +205,5 @@ SELECT [key], [child], [doc], [ph_position], [ph_updated_us] FROM [app_notes__b7
 SELECT TOP (1) [key] FROM [app_notes__b7]
 
 -- select 4 keys
-SELECT [key], [child], [doc], [ph_position], [ph_updated_us] FROM [app_notes__b7] WHERE ([ph_epoch] >= @p1 OR [ph_epoch] IS NULL) AND ([key] = CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p3 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) OR [key] = CAST(@p4 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p5 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) OR [key] = CAST(@p6 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p7 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) OR [key] = CAST(@p8 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND [child] = CAST(@p9 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)))
+SELECT [key], [child], [doc], [ph_position], [ph_updated_us] FROM [app_notes__b7] WHERE ([ph_epoch] >= @p1 OR [ph_epoch] IS NULL) AND ([ph_row] = CAST(HASHBYTES('SHA2_256', CAST(CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020)) + 0x00 + CAST(CAST(@p3 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020))) AS BINARY(32)) OR [ph_row] = CAST(HASHBYTES('SHA2_256', CAST(CAST(@p4 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020)) + 0x00 + CAST(CAST(@p5 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020))) AS BINARY(32)) OR [ph_row] = CAST(HASHBYTES('SHA2_256', CAST(CAST(@p6 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020)) + 0x00 + CAST(CAST(@p7 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020))) AS BINARY(32)) OR [ph_row] = CAST(HASHBYTES('SHA2_256', CAST(CAST(@p8 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020)) + 0x00 + CAST(CAST(@p9 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AS VARBINARY(1020))) AS BINARY(32)))
 

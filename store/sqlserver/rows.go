@@ -102,6 +102,7 @@ func (c *section) stage() string {
 	add("k", keyType, " NOT NULL", "nvarchar(510)", "j.k")
 	if c.child {
 		add("h", keyType, " NOT NULL", "nvarchar(510)", "j.h")
+		declared = append(declared, "r AS "+d.RowHash("k", "h"))
 	}
 	add("o", "int", " NOT NULL", "int", "j.o")
 	add("p", "bigint", " NULL", "bigint", "j.p")
@@ -124,11 +125,10 @@ func (c *section) stage() string {
 // sameKey is the condition that row t of the table is row w of those staged.
 func (c *section) sameKey() string {
 	d := readmodel.SQLServer
-	on := "t." + d.Quote(readmodel.KeyColumn) + " = w.k"
 	if c.child {
-		on += " AND t." + d.Quote(readmodel.ChildColumn) + " = w.h"
+		return "t." + d.Quote(readmodel.RowColumn) + " = w.r"
 	}
-	return on
+	return "t." + d.Quote(readmodel.KeyColumn) + " = w.k"
 }
 
 func (c *section) deletes() string {

@@ -18,7 +18,7 @@ FROM OPENJSON(@rows0) WITH (k nvarchar(510) '$.k', o int '$.o', p bigint '$.p', 
 DECLARE @g1 TABLE (k varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL);
 INSERT INTO @g1 (k)
 SELECT j.k FROM OPENJSON(@gone1) WITH (k nvarchar(510) '$') AS j;
-DECLARE @w1 TABLE (k varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL, h varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL, o int NOT NULL, p bigint NULL, u bigint NULL, v0 BIGINT NULL);
+DECLARE @w1 TABLE (k varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL, h varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL, r AS CAST(HASHBYTES('SHA2_256', CAST(k AS VARBINARY(1020)) + 0x00 + CAST(h AS VARBINARY(1020))) AS BINARY(32)), o int NOT NULL, p bigint NULL, u bigint NULL, v0 BIGINT NULL);
 INSERT INTO @w1 (k, h, o, p, u, v0)
 SELECT j.k, j.h, j.o, j.p, j.u, j.v0
 FROM OPENJSON(@rows1) WITH (k nvarchar(510) '$.k', h nvarchar(510) '$.h', o int '$.o', p bigint '$.p', u bigint '$.u', v0 bigint '$.v0') AS j;
@@ -40,7 +40,7 @@ END;
 DELETE t FROM @w0 AS w INNER LOOP JOIN [every__b7] AS t ON t.[key] = w.k WHERE w.o IN (0);
 DELETE t FROM @w0 AS w INNER LOOP JOIN [lines__b7] AS t ON t.[key] = w.k WHERE w.o = 0;
 DELETE t FROM @g1 AS w INNER LOOP JOIN [lines__b7] AS t ON t.[key] = w.k;
-DELETE t FROM @w1 AS w INNER LOOP JOIN [lines__b7] AS t ON t.[key] = w.k AND t.[child] = w.h WHERE w.o IN (0);
+DELETE t FROM @w1 AS w INNER LOOP JOIN [lines__b7] AS t ON t.[ph_row] = w.r WHERE w.o IN (0);
 DELETE t FROM @w2 AS w INNER LOOP JOIN [users__b7] AS t ON t.[key] = w.k WHERE w.o IN (0, 1);
 DELETE t FROM @w2 AS w INNER LOOP JOIN [notes__b7] AS t ON t.[key] = w.k WHERE w.o = 0;
 DELETE t FROM @g3 AS w INNER LOOP JOIN [notes__b7] AS t ON t.[key] = w.k;
@@ -51,10 +51,10 @@ SELECT w.k, w.v0, w.v1, w.v2, w.v3, w.v4, w.v5, w.v6, w.v7, w.v8, w.v9, w.v10, w
 FROM @w0 AS w WHERE w.o <> 0 AND NOT EXISTS (SELECT 1 FROM [every__b7] AS t WHERE t.[key] = w.k)
 OPTION (LOOP JOIN);
 UPDATE t SET t.[n] = w.v0, t.[ph_position] = w.p, t.[ph_updated_us] = w.u, t.[ph_epoch] = @epoch
-FROM @w1 AS w INNER LOOP JOIN [lines__b7] AS t ON t.[key] = w.k AND t.[child] = w.h WHERE w.o = 1;
+FROM @w1 AS w INNER LOOP JOIN [lines__b7] AS t ON t.[ph_row] = w.r WHERE w.o = 1;
 INSERT INTO [lines__b7] ([key], [child], [n], [ph_position], [ph_updated_us], [ph_epoch])
 SELECT w.k, w.h, w.v0, w.p, w.u, @epoch
-FROM @w1 AS w WHERE w.o <> 0 AND NOT EXISTS (SELECT 1 FROM [lines__b7] AS t WHERE t.[key] = w.k AND t.[child] = w.h)
+FROM @w1 AS w WHERE w.o <> 0 AND NOT EXISTS (SELECT 1 FROM [lines__b7] AS t WHERE t.[ph_row] = w.r)
 OPTION (LOOP JOIN);
 UPDATE t SET t.[bio] = w.v1, t.[ph_position] = w.p, t.[ph_updated_us] = w.u, t.[ph_epoch] = @epoch
 FROM @w2 AS w INNER LOOP JOIN [users__b7] AS t ON t.[key] = w.k WHERE w.o = 2;
