@@ -93,11 +93,15 @@ func (c *Core) create(ctx context.Context, d *store.Declaration) (record, error)
 	f := d.Fingerprint
 	r := record{tables: string(tables), Consumer: store.Consumer{ID: d.ID, State: store.StateRunning, Build: build, Plugin: d.Plugin,
 		Digest: d.Digest, Topics: slices.Clone(d.Topics), Fingerprint: f, Tables: c.tableRefs(d.Tables, build, 0)}}
+	var made []store.TableRef
 	for i, ref := range r.Tables {
-		if claims[i].adopting == "" {
-			if err := c.makeTable(ctx, ref); err != nil {
-				return record{}, err
-			}
+		if claims[i].adopting != "" {
+			continue
+		}
+		made = append(made, ref)
+		if err := c.makeTable(ctx, ref); err != nil {
+			c.dropTables(ctx, made)
+			return record{}, err
 		}
 	}
 	err = c.Engine.Write(ctx, "subscribe "+d.ID.String(), func(conn Conn) error {
@@ -125,6 +129,10 @@ func (c *Core) create(ctx context.Context, d *store.Declaration) (record, error)
 		return c.insertBookkeeping(ctx, conn, build, d.Topics)
 	})
 	if err != nil {
+		var transient *store.TransientError
+		if !errors.As(err, &transient) || !transient.OutcomeUnknown {
+			c.dropTables(ctx, made)
+		}
 		return record{}, err
 	}
 	return r, c.settleTables(ctx, d.ID, r.Tables)

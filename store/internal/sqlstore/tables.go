@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/projhost/projhost/readmodel"
 	"github.com/projhost/projhost/store"
@@ -91,6 +92,18 @@ func (c *Core) checkShape(ctx context.Context, conn Conn, name string, t *readmo
 func (c *Core) makeTable(ctx context.Context, ref store.TableRef) error {
 	rows := c.Dialect.Rows
 	return c.ddl(ctx, "create "+ref.Physical, slices.Concat(rows.CreateTable(ref.Physical, ref.Table), rows.CreateIndexes(ref.Physical, ref.Table)))
+}
+
+// dropTables removes the tables of a build that did not come to be: a host that
+// tries again and again would leave ever more of them. One that it cannot remove
+// does no harm, as its number is not used again.
+func (c *Core) dropTables(ctx context.Context, refs []store.TableRef) {
+	const limit = 10 * time.Second
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	for _, ref := range refs {
+		_ = c.ddl(ctx, "drop "+ref.Physical, []string{c.Dialect.Rows.DropTable(ref.Physical)})
+	}
 }
 
 // ddl runs statements that change the schema, each by itself.

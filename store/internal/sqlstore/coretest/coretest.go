@@ -43,6 +43,7 @@ func Run(t *testing.T, create func(t testing.TB) *Database) {
 		"StrangersTableStopsTheFirstStart":   strangersTable,
 		"FirstStartDiesAnywhere":             startDies,
 		"SubscribeDiesAnywhere":              subscribeDies,
+		"SubscribeThatFailsLeavesNoTables":   subscribeFails,
 		"AdoptingSubscribeDiesAnywhere":      adoptDies,
 		"ClaimsLeaveLiveOwnersWhatTheyTook":  claimAfterWait,
 		"ReplacedViewsOfOtherColumnsAreOurs": replacedView,
@@ -541,6 +542,46 @@ func (d *db) settled(h host, c store.Consumer) {
 
 func subscribeDies(t *testing.T, d *db) {
 	d.everywhere(func(host, string) []string { return nil }, func(host, store.Consumer, string) {})
+}
+
+// full is an engine whose database takes no rows of a new consumer.
+type full struct{ sqlstore.Engine }
+
+var errFull = errors.New("the disk is full")
+
+func (f full) Write(ctx context.Context, op string, fn func(sqlstore.Conn) error) error {
+	return f.Engine.Write(ctx, op, func(c sqlstore.Conn) error {
+		err := fn(c)
+		if err == nil && strings.HasPrefix(op, "subscribe") {
+			err = errFull
+		}
+		return err
+	})
+}
+
+// A host tries again for as long as the disk is full.
+func subscribeFails(t *testing.T, d *db) {
+	h := d.open(small("ph_", ""))
+	c, err := sqlstore.New(full{h.Engine}, h.Dialect, h.Opt)
+	require.NoError(t, err)
+	require.NoError(t, c.Initialize(d.ctx(), "1"))
+	for range 3 {
+		_, err = c.Subscribe(d.ctx(), declare(t, "p", "a", "b"))
+		require.ErrorIs(t, err, errFull)
+	}
+	require.NoError(t, h.Engine.Read(d.ctx(), "look", func(conn sqlstore.Conn) error {
+		for build := range int64(4) {
+			for _, table := range []string{"a", "b"} {
+				kind, _, err := h.Dialect.Find(d.ctx(), conn, readmodel.PhysicalName("", table, build))
+				require.NoError(t, err)
+				require.Empty(t, kind)
+			}
+		}
+		return nil
+	}))
+	got, err := h.Store.Subscribe(d.ctx(), declare(t, "p", "a", "b"))
+	require.NoError(t, err)
+	require.EqualValues(t, 4, got.Build, "a number is used once")
 }
 
 func adoptDies(t *testing.T, d *db) {
