@@ -69,9 +69,9 @@ func SQLServer(t testing.TB) string {
 func absent(t testing.TB, what, why string) {
 	t.Helper()
 	if slices.Contains(strings.Split(os.Getenv("PROJHOST_TEST_REQUIRE"), ","), what) {
-		t.Fatal("not run though PROJHOST_TEST_REQUIRE names ", what, ": no ", why)
+		t.Fatalf("not run though PROJHOST_TEST_REQUIRE names %s: no %s", what, why)
 	}
-	t.Skip("not run: no ", why)
+	t.Skipf("not run: no %s", why)
 }
 
 // shared is the server of this process that tests without a DSN share. It is

@@ -31,6 +31,7 @@ func TestDatabaseRestoredIntoANewCluster(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	t.Parallel()
+	dbtest.PostgresProgram(t, "pg_dump") // or not at all
 	b := newBench(t)
 	f := b.follow(b.detector())
 	a := b.appender()
@@ -79,6 +80,7 @@ func TestClusterChangesUnderALiveDetector(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	t.Parallel()
+	dbtest.PostgresProgram(t, "pg_dump") // or not at all
 	b := newBench(t)
 	old := dbtest.NewProxy(t, b.dsn)
 	log := &notes{}
