@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/projhost/projhost/store"
@@ -61,6 +62,8 @@ type Store struct {
 	wakes    rules.Wakes
 	detector *mark.Detector
 	plans    sync.Map // physical table → *rowPlan
+
+	eventSize atomic.Int64 // bytes of an event's payload in the pages read of late
 
 	closeOnce sync.Once
 	closeErr  error
