@@ -61,14 +61,14 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 type applyFlight struct {
 	list        []*statement
 	fence       int
-	checkpoints int            // -1: none
+	checkpoints int            // the first that moves checkpoints, up to COMMIT
 	tables      map[int]string // statement → table whose rows it writes
 	guard       *statement
 	arena       *arena
 }
 
 func (s *Store) applyFlight(b *store.Batch) (*applyFlight, error) {
-	f := &applyFlight{list: s.engine.beginWrite(), tables: map[int]string{}, checkpoints: -1, arena: arenas.Get().(*arena)}
+	f := &applyFlight{list: s.engine.beginWrite(), tables: map[int]string{}, arena: arenas.Get().(*arena)}
 	f.arena.used = 0
 	f.fence = len(f.list)
 	f.list = append(f.list, s.leaseStatement(s.q.fence, b))
@@ -76,9 +76,9 @@ func (s *Store) applyFlight(b *store.Batch) (*applyFlight, error) {
 		f.free()
 		return nil, err
 	}
+	f.checkpoints = len(f.list)
+	f.list = append(f.list, s.moveStatements(f, b)...)
 	if len(b.Checkpoints) > 0 {
-		f.checkpoints = len(f.list)
-		f.list = append(f.list, s.checkpointStatement(s.q.moveCheckpoints, b, true))
 		f.guard = s.checkpointStatement(s.q.guardCheckpoints, b, true)
 	}
 	f.list = append(f.list, &statement{sql: "COMMIT"})
@@ -99,7 +99,7 @@ func (f *applyFlight) meaning(failed int, err error) error {
 		return nil
 	case codeOf(err) == codeDivision && failed == f.fence:
 		return store.ErrFenced
-	case codeOf(err) == codeDivision && failed == f.checkpoints:
+	case codeOf(err) == codeDivision && failed >= f.checkpoints:
 		return store.ErrCheckpointMoved
 	}
 	if table, ok := f.tables[failed]; ok {
@@ -119,10 +119,7 @@ func (s *Store) outOfDate(ctx context.Context, f *applyFlight) error {
 		list = append(list, f.guard)
 	}
 	check := *f
-	check.tables = nil
-	if check.checkpoints >= 0 {
-		check.checkpoints = check.fence + 1
-	}
+	check.tables, check.checkpoints = nil, check.fence+1
 	list = append(list, &statement{sql: "ROLLBACK"})
 	err := s.engine.with(ctx, func(c *conn) error {
 		run, cancel := s.engine.steady(ctx)
@@ -151,6 +148,39 @@ func (s *Store) leaseStatement(sql string, b *store.Batch) *statement {
 		st.int8(int64(len(b.Leases)))
 	}
 	return st
+}
+
+// moveStatements move the checkpoints, one statement for each topic.
+func (s *Store) moveStatements(f *applyFlight, b *store.Batch) (list []*statement) {
+	for rest := b.Checkpoints; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && rest[n].Topic == rest[0].Topic {
+			n++
+		}
+		first := rest[0].Partition
+		partitions, from, to := f.arena.array(oidInt4), f.arena.array(oidInt8), f.arena.array(oidInt8)
+		for _, c := range rest[:n] {
+			partitions.addInt4(c.Partition)
+			for from.n < c.Partition-first { // partitions that do not move
+				from.addInt8(0)
+				to.addInt8(0)
+			}
+			from.addInt8(c.From)
+			to.addInt8(c.To)
+		}
+		st := &statement{sql: s.q.moveCheckpoints}
+		st.int8(b.Build)
+		st.text(rest[0].Topic)
+		st.array(partitions)
+		st.array(from)
+		st.array(to)
+		st.int8(b.Epoch)
+		st.int8(int64(n))
+		st.int4(first - 1)
+		list = append(list, st)
+		rest = rest[n:]
+	}
+	return list
 }
 
 func (s *Store) checkpointStatement(sql string, b *store.Batch, guard bool) *statement {

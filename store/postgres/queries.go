@@ -110,8 +110,12 @@ WHERE e.aggregate_type = $1 AND e.aggregate_id = $2 AND e.sequence >= $3 ORDER B
 		// FOR UPDATE in the order of the array, which is by partition.
 		fence:      sql(guarded("count(*) = $5::bigint", leases)),
 		lockLeases: sql(`SELECT count(*) FROM (` + leases + `) l`),
-		moveCheckpoints: sql(`WITH moved AS (UPDATE {{checkpoints}} c SET position = m.becomes, effects_through = greatest(c.effects_through, m.becomes)
-FROM ` + moves + ` WHERE c.build = $1 AND c.topic = m.topic AND c.partition = m.partition AND c.position = m.was AND c.epoch = $6 RETURNING 1)
+		// The values of a partition are at its place in arrays, which is found
+		// without a search. A join of the table and arrays might be turned round
+		// and compare each of N rows with each of N moves.
+		moveCheckpoints: sql(`WITH moved AS (UPDATE {{checkpoints}} c SET position = ($5::bigint[])[c.partition - $8::integer],
+ effects_through = greatest(c.effects_through, ($5::bigint[])[c.partition - $8::integer])
+WHERE c.build = $1 AND c.topic = $2 AND c.partition = ANY ($3::integer[]) AND c.position = ($4::bigint[])[c.partition - $8::integer] AND c.epoch = $6 RETURNING 1)
 ` + guarded("count(*) = $7::bigint", `SELECT 1 FROM moved`)),
 		guardCheckpoints: sql(guarded("count(*) = $7::bigint", `SELECT 1 FROM `+moves+` CROSS JOIN LATERAL (
  SELECT 1 FROM {{checkpoints}} c WHERE c.build = $1 AND c.topic = m.topic AND c.partition = m.partition AND c.position = m.was AND c.epoch = $6 AND m.becomes > 0 OFFSET 0) c`)),
