@@ -55,6 +55,14 @@ func (s *Store) Commit(ctx context.Context, c store.Commit) (store.CommitResult,
 	if err != nil {
 		return store.CommitResult{}, err
 	}
+	if m := newMember(&c, ids); m != nil {
+		return s.commitShared(ctx, m)
+	}
+	return s.commitAlone(ctx, &c, ids)
+}
+
+// commitAlone appends in a transaction of its own.
+func (s *Store) commitAlone(ctx context.Context, c *store.Commit, ids []store.ID) (store.CommitResult, error) {
 	w := wayFast
 	if len(c.Streams) > guardsMax {
 		w = wayLook
@@ -64,7 +72,7 @@ func (s *Store) Commit(ctx context.Context, c store.Commit) (store.CommitResult,
 		stored := false
 		err := s.engine.write(ctx, "append", func(se *session) (err error) {
 			a := s.newAppend(ctx, se)
-			res, err = a.commit(&c, ids, w)
+			res, err = a.commit(c, ids, w)
 			stored = len(a.rows) > 0
 			return err
 		})

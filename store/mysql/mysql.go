@@ -58,6 +58,7 @@ type Store struct {
 	server *server
 	q      queries
 	wakes  rules.Wakes
+	groups groups
 	names  names
 	row    atomic.Int64 // usual payload of an event, bytes; see ReadPage
 
