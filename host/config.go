@@ -49,8 +49,9 @@ type Config struct {
 	// Poll is how often a topic is looked at without a notification.
 	// Default 250 ms.
 	Poll time.Duration
-	// PageMessages and PageBytes bound one read of a topic. Defaults 1000 and
-	// 1 MiB.
+	// PageMessages and PageBytes bound one read of a topic. A page behind the tail
+	// is as large as they allow: what a server takes for a statement and its way
+	// there and back is paid once for it. Defaults 4000 and 1 MiB.
 	PageMessages int
 	PageBytes    int
 	// RingBytes bounds the recent pages a topic keeps for consumers that are
@@ -89,7 +90,7 @@ func DefaultConfig() Config {
 		CallMessages:    1024,
 		CallBytes:       1 << 20,
 		Poll:            250 * time.Millisecond,
-		PageMessages:    1000,
+		PageMessages:    4000,
 		PageBytes:       1 << 20,
 		RingBytes:       4 << 20,
 		QueueBytes:      2 << 20,
