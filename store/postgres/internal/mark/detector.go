@@ -68,7 +68,7 @@ func (c *Config) fill() {
 
 const (
 	reconnectMin = 100 * time.Millisecond
-	reconnectMax = 5 * time.Second
+	reconnectMax = 2 * time.Second
 	// checkEvery is how often a topic without traffic is looked at as one with
 	// traffic is, so that a wrong setting shows before the next append.
 	checkEvery = 10 * time.Second
