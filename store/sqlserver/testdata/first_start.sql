@@ -49,6 +49,12 @@ CREATE TABLE [ph_events] (
     PRIMARY KEY (position)
 );
 
+CREATE UNIQUE INDEX [ph_events_id] ON [ph_events] (id);
+
+CREATE UNIQUE INDEX [ph_events_stream] ON [ph_events] (stream, sequence);
+
+CREATE INDEX [ph_events_partition] ON [ph_events] (partition_key);
+
 CREATE TABLE [ph_snapshots] (
     stream         binary(32)             NOT NULL,
     aggregate_type varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
