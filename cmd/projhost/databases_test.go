@@ -201,6 +201,12 @@ func TestHolderOfTheMarkIsNamed(t *testing.T) {
 	o = p.run("", "doctor")
 	require.Equal(t, exitOK, o.code)
 	require.Regexp(t, `warn +topics +`+want, o.stdout)
+	// An export that lacks what was appended says so.
+	defer func(d time.Duration) { markPatience = d }(markPatience)
+	markPatience = time.Millisecond
+	o = p.run("", "export", "events")
+	require.Equal(t, exitFailed, o.code)
+	require.Regexp(t, `^projhost: export events: what follows may be missing up to position \d+: `+want, o.stderr)
 	h.end()
 	p.write("config.toml", "[http]\nlisten = \"127.0.0.1:1\"\n[partitions]\ncount = 16\n"+serverConfig("postgres", dsn))
 	named := regexp.MustCompile(`warn +topics +` + want)

@@ -12,9 +12,11 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/projhost/projhost/host/api"
 	"github.com/projhost/projhost/internal/jsonl"
 	"github.com/projhost/projhost/internal/rawjson"
 	"github.com/projhost/projhost/store"
@@ -71,8 +73,12 @@ func (c *cli) export(ctx context.Context, cl *client, dst io.Writer, topic strin
 		zw = gzip.NewWriter(w)
 		out = zw
 	}
+	waiting, err := settle(ctx, cl, topic)
+	if err != nil {
+		return fmt.Errorf("export %s: %w", topic, err)
+	}
 	var line []byte
-	_, err := eachMessage(ctx, cl, topic, after, limit, func(e *store.Event, _ []byte) error {
+	_, err = eachMessage(ctx, cl, topic, after, limit, func(e *store.Event, _ []byte) error {
 		line = jsonl.AppendLine(line[:0], e, sequence)
 		_, err := out.Write(line)
 		return err
@@ -84,10 +90,47 @@ func (c *cli) export(ctx context.Context, cl *client, dst io.Writer, topic strin
 	if ferr := w.Flush(); err == nil {
 		err = ferr
 	}
+	if err == nil && limit == 0 {
+		err = waiting
+	}
 	if err != nil {
 		return fmt.Errorf("export %s: %w", topic, err)
 	}
 	return nil
+}
+
+// markPatience is how long an export waits for events that are on their way to
+// be read: a moment, unless somebody keeps a transaction open.
+var markPatience = 10 * time.Second
+
+// settle waits until what was appended to a topic before the call can be read,
+// so that an export is whole. waiting says what is missing if it cannot be.
+func settle(ctx context.Context, cl *client, topic string) (waiting, err error) {
+	end := int64(-1)
+	for until := time.Now().Add(markPatience); ; {
+		var t api.Topic
+		if err := cl.get(ctx, path("topics", topic), nil, &t); err != nil {
+			return nil, err
+		}
+		if end < 0 {
+			end = t.End
+		}
+		if t.HighWaterMark >= end {
+			return nil, nil
+		}
+		if time.Now().After(until) {
+			text := holderText(&t)
+			if text == "" {
+				text = fmt.Sprintf("the mark stands at position %d", t.HighWaterMark)
+			}
+			return fmt.Errorf("what follows may be missing up to position %d: %s", end, text), nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(readyPoll):
+		}
+	}
 }
 
 // eachMessage calls each for the messages after a position, at most limit of

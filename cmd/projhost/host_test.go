@@ -165,7 +165,7 @@ func TestHostServesTheCommands(t *testing.T) {
 
 	status := p.run("", "status").ok()
 	require.Regexp(t, `^host [0-9a-f-]{36} \(projhost \S+\), since \S+, ready\nstore sqlite \S+, schema \d+, 16 partitions\n`, status)
-	require.Contains(t, status, "events  events      0  1000             1000     1,000\n")
+	require.Contains(t, status, "events  events      0  1000             1000    0     1,000\n")
 	require.Regexp(t, `projection/accounts +running +0 +16 +0 +accounts +[0-9a-f]{12}\n`, status)
 	var st map[string]any
 	require.NoError(t, json.Unmarshal([]byte(p.run("", "status", "--json").ok()), &st))

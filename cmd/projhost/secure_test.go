@@ -76,7 +76,7 @@ format = "json"
 	p.run(`{"type":"T","data":1}`, "append", "a", "1", "--token", "r3ad").fails(exitFailed, "projhost: append to a/1: token \"reader\" lacks the role \"append\" (forbidden)\n")
 	p.run(`{"type":"T","data":1}`, "append", "a", "1", "--token", "4pp").ok()
 	t.Setenv("PROJHOST_TOKEN", "r3ad")
-	require.Contains(t, p.run("", "status").ok(), "events  events      0    1                1         1\n")
+	require.Contains(t, p.run("", "status").ok(), "events  events      0    1                1    0         1\n")
 	// doctor needs no token: the host itself says whether it is ready.
 	require.Contains(t, p.run("", "doctor").ok(), "the host is ready, its store answers")
 	require.Regexp(t, `warn +consumers +not looked at: https://\S+ wants a token`, p.run("", "doctor", "--token", "wr0ng").ok())
