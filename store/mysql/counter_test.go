@@ -142,6 +142,7 @@ func TestMarkIsTheCommittedCounter(t *testing.T) {
 	_, err := s.Commit(t.Context(), appendTo("A-1", 0, event("1"), event("2")))
 	require.NoError(t, err)
 	c := conns(t, s, 1)[0]
+	patient(t, s, c)
 	exec(t, c, "START TRANSACTION")
 	exec(t, c, s.q.draw, 5)
 	require.EqualValues(t, 2, topic(t, s).HighWaterMark)

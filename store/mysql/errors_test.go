@@ -37,6 +37,17 @@ func exec(t *testing.T, c *sql.Conn, text string, args ...any) {
 	require.NoError(t, err, text)
 }
 
+// patient lets transactions on the connections sit for as long as a slow machine
+// takes.
+func patient(t *testing.T, s *Store, list ...*sql.Conn) {
+	t.Helper()
+	for _, c := range list {
+		if exec(t, c, "SET SESSION wait_timeout = 1000"); s.server.mariadb {
+			exec(t, c, "SET SESSION idle_transaction_timeout = 0, idle_write_transaction_timeout = 0")
+		}
+	}
+}
+
 func requireClass(t *testing.T, want sqlstore.Class, numbers []uint16, err error) {
 	t.Helper()
 	require.Error(t, err)
@@ -98,9 +109,7 @@ func TestLocksThatAreNotHadAreTriedAgain(t *testing.T) {
 	s := open(t, Options{DSN: dbtest.MySQL(t), Timeout: time.Second})
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	c := conns(t, s, 2)
-	if exec(t, c[0], "SET SESSION wait_timeout = 100"); s.server.mariadb {
-		exec(t, c[0], "SET SESSION idle_transaction_timeout = 0, idle_write_transaction_timeout = 0")
-	}
+	patient(t, s, c...)
 	exec(t, c[0], "CREATE TABLE things (id int PRIMARY KEY, n int) ENGINE=InnoDB")
 	exec(t, c[0], "INSERT INTO things VALUES (1, 0), (2, 0)")
 

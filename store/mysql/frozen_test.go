@@ -41,7 +41,7 @@ func freeze(t *testing.T, s *Store, fn func(se *session) error) (thaw func() err
 func TestHostFrozenInAnAppendIsEnded(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.MySQL(t)
-	frozen, other := open(t, Options{DSN: dsn, Timeout: time.Second}), open(t, Options{DSN: dsn})
+	frozen, other := open(t, Options{DSN: dsn, Timeout: 3 * time.Second}), open(t, Options{DSN: dsn})
 	t.Cleanup(func() { require.NoError(t, frozen.Close()); require.NoError(t, other.Close()) })
 	c := appendTo("A-1", 0, withID(1), withID(2))
 	thaw := freeze(t, frozen, func(se *session) error {
@@ -63,7 +63,7 @@ func TestHostFrozenInAnAppendIsEnded(t *testing.T) {
 func TestHostFrozenInAnApplyIsEnded(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.MySQL(t)
-	frozen, other := open(t, Options{DSN: dsn, Timeout: time.Second}), open(t, Options{DSN: dsn})
+	frozen, other := open(t, Options{DSN: dsn, Timeout: 3 * time.Second}), open(t, Options{DSN: dsn})
 	t.Cleanup(func() { require.NoError(t, frozen.Close()); require.NoError(t, other.Close()) })
 	made := users(t)
 	l := newLane(t, frozen, "frozen", made, 3, 4)

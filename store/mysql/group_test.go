@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -23,12 +24,13 @@ func (g *groups) queued() int {
 // affair.
 func TestAppendsThatWaitShareATransaction(t *testing.T) {
 	t.Parallel()
-	s := open(t, Options{DSN: dbtest.MySQL(t)})
+	s := open(t, Options{DSN: dbtest.MySQL(t), Timeout: 2 * time.Minute}) // the appends wait for the lock
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	_, err := s.Commit(t.Context(), appendTo("old", 0, withID(1000)))
 	require.NoError(t, err)
 	for _, bad := range []bool{false, true} {
 		c := conns(t, s, 1)[0]
+		patient(t, s, c)
 		exec(t, c, "START TRANSACTION")
 		exec(t, c, s.q.lockEnd)
 		end := topic(t, s).End

@@ -71,6 +71,7 @@ func TestAbsentNeighboursDoNotDeadlock(t *testing.T) {
 	s := open(t, Options{DSN: dbtest.MySQL(t)})
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	c := conns(t, s, 2)
+	patient(t, s, c...)
 	exec(t, c[0], "CREATE TABLE things (id int PRIMARY KEY) ENGINE=InnoDB")
 	exec(t, c[0], "INSERT INTO things VALUES (10), (100)")
 	meet := func(level string) error {
@@ -128,7 +129,7 @@ func TestFenceCountsRowsThatMatch(t *testing.T) {
 // server would rather look through.
 func TestLanesOfOtherPartitionsAreNotWaitedFor(t *testing.T) {
 	t.Parallel()
-	s := open(t, Options{DSN: dbtest.MySQL(t), Timeout: 5 * time.Second})
+	s := open(t, Options{DSN: dbtest.MySQL(t), Timeout: time.Minute})
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	made := tables(t, abi.Table{Name: "accounts", Columns: []abi.Column{{Name: "n", Kind: abi.ColumnInt}}},
 		abi.Table{Name: "entries", Parent: "accounts", Columns: []abi.Column{{Name: "n", Kind: abi.ColumnInt}}})
@@ -189,7 +190,7 @@ func TestLanesOfOtherPartitionsAreNotWaitedFor(t *testing.T) {
 		})
 	}()
 	<-held
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // less than a wait for a lock
 	defer cancel()
 	require.NoError(t, s.Apply(ctx, fill(other, "odd", 2)), "an apply waited for another partition's")
 	close(goOn)
