@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -208,6 +209,11 @@ func missing(err error) bool {
 	return ok && e.Column == ""
 }
 
+// timeoutMin is the least that a server is given before it is taken for gone, or
+// a transaction for one of a host that stands still. Beyond that it is the time
+// an instance has: locks of one that has lapsed are in the way of its successor.
+const timeoutMin = 5 * time.Second
+
 // openStore opens the configured database; the folder of one in a file is made.
 // logf gets what the driver has to tell; nil: nobody.
 func openStore(ctx context.Context, cfg *config.Config, logf func(string, ...any)) (store.Store, error) {
@@ -220,7 +226,12 @@ func openStore(ctx context.Context, cfg *config.Config, logf func(string, ...any
 			return nil, fmt.Errorf("data_dir: %w", err)
 		}
 	}
+	var timeout time.Duration // an embedded store has nobody to wait for
+	if cfg.Store.Driver != "sqlite" {
+		timeout = max(cfg.Cluster.InstanceTTL, timeoutMin)
+	}
 	return drivers.Open(ctx, drivers.Options{
+		Timeout:         timeout,
 		Driver:          cfg.Store.Driver,
 		DSN:             cfg.StoreDSN(),
 		DirectDSN:       cfg.Store.DirectDSN,

@@ -84,7 +84,7 @@ func TestConnectionsAreCut(t *testing.T) {
 		direct := v.dsn(t)
 		proxy := dbtest.NewProxy(t, direct)
 		s := newSiteOn(t, v.driver, proxy.DSN, quick+"[apply]\nbatch = 40\n")
-		cuts := 60
+		cuts := 30
 		if testing.Short() {
 			cuts = 10
 		}
