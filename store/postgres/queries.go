@@ -1,5 +1,7 @@
 package postgres
 
+import "github.com/projhost/projhost/store/postgres/internal/mark"
+
 // queries are the static statements, with the table prefix put in. All of a
 // key's rows are found by nested loops that begin at the array: LATERAL and OFFSET
 // keep the planner from turning the join round, which it would do for good while
@@ -62,7 +64,7 @@ WHERE t.name = $1`
 func newQueries(prefix, sequence string) queries {
 	sql := func(text string) string { return tables(prefix, text) }
 	topic := `SELECT t.name, t.kind, t.topic_start, t.high_water_mark,
- (SELECT CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END FROM ` + sequence + ` s) FROM {{topics}} t`
+ ` + mark.End(sequence) + ` FROM {{topics}} t`
 	leases := `SELECT 1 FROM unnest($2::integer[], $3::bigint[]) l (partition, generation) CROSS JOIN LATERAL (
  SELECT 1 FROM {{ownership}} o WHERE o.build = $1 AND o.partition = l.partition AND o.generation = l.generation AND o.instance_id = $4 FOR UPDATE) o`
 	moves := `unnest($2::text[], $3::integer[], $4::bigint[], $5::bigint[]) m (topic, partition, was, becomes)`

@@ -509,3 +509,34 @@ func TestPaceFollowsTrafficCostAndTheTimeThatIsWaited(t *testing.T) {
 	d.slow, d.heard, d.cost = 0, time.Time{}, 30*ms
 	check(60*ms, 60*ms, 10*ms, true, false)
 }
+
+// A look at a sequence beside one that draws without a pause may see it ahead of
+// what was drawn; the end, as the detector takes it, never goes back.
+func TestEndIsNeverAheadOfTheDraws(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.Postgres(t)
+	connect := func() *pgx.Conn {
+		c, err := pgx.Connect(t.Context(), dsn)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = c.Close(context.Background()) })
+		return c
+	}
+	reader, writer := connect(), connect()
+	_, err := reader.Exec(t.Context(), `CREATE SEQUENCE s`)
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := writer.Exec(t.Context(), `SELECT count(nextval('s')) FROM (SELECT generate_series(1, 400000)) x`)
+		ended <- err
+	}()
+	_, err = reader.Exec(t.Context(), `DO $$ DECLARE now bigint; before bigint := 0; until timestamptz := clock_timestamp() + interval '2 s';
+BEGIN
+ WHILE clock_timestamp() < until LOOP
+  SELECT `+End("s")+` INTO now;
+  IF now < before THEN RAISE EXCEPTION 'the end went back from % to %', before, now; END IF;
+  before := now;
+ END LOOP;
+END $$`)
+	require.NoError(t, err)
+	require.NoError(t, <-ended)
+}

@@ -188,7 +188,7 @@ func (s *session) examine(ctx context.Context) error {
 	s.text = statements{
 		// One row each, and no lock worth the name. The stored mark comes with
 		// a snapshot that is older than the end, so it is never above it.
-		end: `SELECT s.tableoid, CASE WHEN s.is_called THEN s.last_value ELSE s.last_value - 1 END, t.high_water_mark
+		end: `SELECT s.tableoid, ` + End(s.sequence) + `, t.high_water_mark
 			FROM ` + s.sequence + ` s, ` + s.cfg.Topics + ` t WHERE t.name = $1`,
 		holders: `SELECT DISTINCT virtualtransaction FROM pg_catalog.pg_locks
 			WHERE locktype = 'relation' AND relation = $1 AND database = $2 AND mode = 'RowExclusiveLock' AND granted`,
@@ -199,6 +199,20 @@ func (s *session) examine(ctx context.Context) error {
 		tell: `SELECT pg_notify($1, high_water_mark::text) FROM ` + s.cfg.Topics + ` WHERE name = $2 AND high_water_mark = $3`,
 	}
 	return nil
+}
+
+// End is an expression: the highest position that a sequence has handed out.
+//
+// A single look may be up to 32 ahead of it. Once in so many draws nextval
+// writes to the log what the sequence will be after more of them, and puts that
+// value into the row for as long as this takes; a reader holds no lock on the
+// page when it takes the value out of it. (Seen: one of 93,000 reads beside
+// 200,000 draws a second was 19 ahead.) A mark moved there would pass positions
+// that are not drawn yet. The next look waits for that nextval first, so the least
+// of a few is right unless each of them meets such a moment of its own.
+func End(sequence string) string {
+	look := "(SELECT CASE WHEN q.is_called THEN q.last_value ELSE q.last_value - 1 END FROM " + sequence + " q)"
+	return "least(" + look + ", " + look + ", " + look + ")"
 }
 
 // observe is one cycle, in one round trip. The order is the proof's: the end of
@@ -293,7 +307,7 @@ func (s *session) repair(ctx context.Context) error {
 		if err != nil {
 			return s.explain(err)
 		}
-		if err := tx.QueryRow(ctx, `SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM `+s.sequence).Scan(&end); err != nil {
+		if err := tx.QueryRow(ctx, `SELECT `+End(s.sequence)).Scan(&end); err != nil {
 			return err
 		}
 		if end >= stored {
