@@ -1,9 +1,12 @@
 package mysql
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/projhost/projhost/readmodel"
 	"github.com/projhost/projhost/store"
@@ -106,22 +109,21 @@ func deleteListed(ctx context.Context, se *session, p *sqlstore.Plan, values []a
 	return nil
 }
 
-// insertRows writes rows, many with one statement.
+// insertRows writes rows, many with one statement. Its text is put together
+// here: by way of arguments every value would be boxed, collected and looked at
+// twice, which took a third of what writing a row costs this side.
 func (s *Store) insertRows(ctx context.Context, se *session, p *sqlstore.Plan, w *store.TableWrites) (err error) {
 	// The statement for one row taken apart, so that it can take many.
 	const values = " VALUES "
-	mark := strings.LastIndex(p.Insert, values) + len(values)
-	head, marks, tail := p.Insert[:mark], p.Insert[mark:], ""
+	head, tail := p.Insert[:strings.LastIndex(p.Insert, values)+len(values)], ""
 	if p.Upsert != "" {
 		tail = p.Upsert[len(p.Insert):]
 	}
-	st := new(statement)
-	send := func() error {
-		if st.rows == 0 {
-			return nil
-		}
-		_, err := se.Exec(ctx, st.text.String()+tail, st.args...)
-		st = &statement{args: st.args[:0]}
+	buf := texts.Get().(*[]byte)
+	defer texts.Put(buf)
+	text, rows := append((*buf)[:0], head...), 0
+	send := func(text []byte) error {
+		_, err := se.Exec(ctx, string(append(text, tail...)))
 		return refusal(p, err)
 	}
 	var args []any
@@ -133,12 +135,76 @@ func (s *Store) insertRows(ctx context.Context, se *session, p *sqlstore.Plan, w
 		if args, err = p.RowArgs(args[:0], row, w.Table.Epoch); err != nil {
 			return badRow(p, row.Key.Key, err)
 		}
-		if !st.add(head, marks, args, s.sizeMax()-len(tail)) {
-			if err := send(); err != nil {
+		at := len(text)
+		if text, err = appendRow(text, args); err != nil {
+			return badRow(p, row.Key.Key, err)
+		}
+		if rows > 0 && (len(text)+len(tail) > s.sizeMax() || rows == rowsMax) {
+			last := bytes.Clone(text[at:])
+			if err := send(text[:at-len(", ")]); err != nil {
 				return err
 			}
-			st.add(head, marks, args, s.sizeMax()-len(tail))
+			text, rows = append(append(text[:0], head...), last...), 0
+		}
+		text = append(text, ", "...)
+		rows++
+	}
+	if *buf = text; rows == 0 {
+		return nil
+	}
+	return send(text[:len(text)-len(", ")])
+}
+
+// texts keeps the memory of statements between batches.
+var texts = sync.Pool{New: func() any { return new([]byte) }}
+
+// appendRow appends the values of a row in parentheses.
+func appendRow(text []byte, args []any) ([]byte, error) {
+	for i, arg := range args {
+		if i == 0 {
+			text = append(text, '(')
+		} else {
+			text = append(text, ',')
+		}
+		switch v := arg.(type) {
+		case nil:
+			text = append(text, "NULL"...)
+		case int64:
+			text = strconv.AppendInt(text, v, 10)
+		case float64:
+			text = strconv.AppendFloat(text, v, 'g', -1, 64)
+		case bool:
+			text = strconv.AppendBool(text, v)
+		case string:
+			text = appendQuoted(text, v)
+		case []byte:
+			text = appendQuoted(append(text, "_binary"...), viewOf(v))
+		default:
+			return text, fmt.Errorf("a value of type %T cannot be sent", arg)
 		}
 	}
-	return send()
+	return append(text, ')'), nil
+}
+
+// appendQuoted appends a literal. Sessions are in utf8mb4, where no character
+// holds the byte of another, and read backslashes as escapes.
+func appendQuoted(text []byte, s string) []byte {
+	text = append(text, '\'')
+	for i := range len(s) {
+		switch c := s[i]; c {
+		case 0:
+			text = append(text, `\0`...)
+		case '\n':
+			text = append(text, `\n`...)
+		case '\r':
+			text = append(text, `\r`...)
+		case 0x1a:
+			text = append(text, `\Z`...)
+		case '\'', '"', '\\':
+			text = append(text, '\\', c)
+		default:
+			text = append(text, c)
+		}
+	}
+	return append(text, '\'')
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -228,4 +229,43 @@ func TestKeysAreComparedExactly(t *testing.T) {
 	version, err := s.StreamVersion(t.Context(), long, long)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, version)
+}
+
+// However many rows a batch has and whatever is in them, they arrive as they are:
+// statements end before the server's limit, and no text ends its literal.
+func TestRowsArriveInStatementsOfAnySize(t *testing.T) {
+	t.Parallel()
+	s := open(t, Options{DSN: dbtest.MySQL(t)})
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	made := tables(t, abi.Table{Name: "notes", Columns: []abi.Column{{Name: "text", Kind: abi.ColumnText}, {Name: "raw", Kind: abi.ColumnBytes}}})
+	l := newLane(t, s, "i", made, 3)
+	at := int64(0)
+	for _, room := range []int{1, 300, 1000, statementMax} {
+		s.server.packetMax = packetSpare/2 + room
+		var writes []readmodel.Write
+		var keys []store.RowKey
+		for i := range 60 {
+			text := "'\"\\\x1a\r\n`;-- ?%_ 😀'" + string(rune('a'+i)) + `\'`
+			row, err := made[0].Upsert([]abi.ColumnValue{
+				{Column: 0, Value: abi.Value{Tag: abi.TagText, B: []byte(text)}},
+				{Column: 1, Value: abi.Value{Tag: abi.TagBytes, B: []byte("\x00\xff'\\" + text)}},
+			})
+			require.NoError(t, err)
+			k := readmodel.Key{Key: fmt.Sprintf(`k'%02d\`, i)}
+			writes, keys = append(writes, readmodel.Write{Key: k, Row: row, Position: at + 1}), append(keys, k)
+		}
+		b := l.batch("i", at+1)
+		b.Tables = []store.TableWrites{{Table: l.c.Tables[0], Writes: writes}}
+		require.NoError(t, s.Apply(t.Context(), b), "room %d", room)
+		l.moved(b)
+		at++
+		rows, err := s.LoadRows(t.Context(), l.c.Tables[0], keys)
+		require.NoError(t, err)
+		require.Len(t, rows, len(writes))
+		for i := range rows {
+			w := writes[slices.IndexFunc(writes, func(w readmodel.Write) bool { return w.Key == rows[i].Key })]
+			require.Equal(t, w.Row, rows[i].Row)
+			require.Equal(t, at, rows[i].Position, "room %d", room)
+		}
+	}
 }
