@@ -3,7 +3,6 @@ package postgres
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"net/url"
 	"testing"
 
@@ -43,7 +42,7 @@ func admin(t testing.TB, dsn, sql string, args ...any) {
 	require.NoError(t, err)
 	defer conn.Close(ctx)
 	_, err = conn.Exec(ctx, sql, args...)
-	require.NoError(t, err, fmt.Sprintf("%s", sql))
+	require.NoError(t, err, sql)
 }
 
 // with changes a DSN: its database and parameters.
