@@ -116,17 +116,17 @@ func TestHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &registry{}
 		m, log, stop := member(t, r)
-		time.Sleep(10 * time.Second)
+		pass(10 * time.Second)
 		require.Equal(t, []time.Duration{3 * time.Second, 6 * time.Second, 9 * time.Second}, r.beats)
 		r.set(func() { r.fail = errors.New("down") })
-		time.Sleep(9 * time.Second)
+		pass(9 * time.Second)
 		require.Len(t, r.beats, 6)
 		require.Equal(t, 1, lines(log, "heartbeat failed"))
 		r.set(func() { r.fail, r.hang, r.beats = nil, true, nil })
-		time.Sleep(14 * time.Second)
+		pass(14 * time.Second)
 		require.GreaterOrEqual(t, len(r.beats), 3, "within a TTL")
 		r.set(func() { r.hang = false })
-		time.Sleep(6 * time.Second)
+		pass(6 * time.Second)
 		require.Equal(t, 1, lines(log, "heartbeats succeed again"))
 		require.Equal(t, 1, lines(log, "heartbeat failed"))
 		require.Len(t, r.joined, 1)
@@ -142,6 +142,12 @@ func TestHeartbeats(t *testing.T) {
 		require.NoError(t, m.Leave(t.Context()))
 		require.Empty(t, r.known)
 	})
+}
+
+// pass lets virtual time pass, and what is due then be done.
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
 }
 
 // Who was removed comes back under an id that was never used before, however
@@ -166,11 +172,11 @@ func TestRemovedMemberJoinsUnderAnotherID(t *testing.T) {
 		h, ended = m.Holder()
 		require.NoError(t, r.Leave(t.Context(), h.Instance()))
 		r.set(func() { r.fail = errors.New("down") })
-		time.Sleep(time.Minute)
+		pass(time.Minute)
 		again, _ := m.Holder()
 		require.Same(t, h, again, "it has not joined")
 		r.set(func() { r.fail = nil })
-		time.Sleep(3 * time.Second)
+		pass(3 * time.Second)
 		<-ended
 		now, _ = m.Holder()
 		require.Len(t, r.joined, 3)
