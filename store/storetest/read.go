@@ -81,7 +81,8 @@ func readTopics(t *testing.T, d *db) {
 func readEmptyTopic(t *testing.T, d *db) {
 	page, err := d.ReadPage(d.ctx(), store.PageQuery{Topic: store.EventsTopic, Limit: 10, Partition: -1})
 	require.NoError(t, err)
-	require.Equal(t, store.Page{Topic: store.EventsTopic, Incarnation: d.Incarnation()}, page)
+	// A start may have drawn positions that no event will have.
+	require.Equal(t, store.Page{Topic: store.EventsTopic, To: page.End, End: page.End, Incarnation: d.Incarnation()}, page)
 	require.Empty(t, d.all())
 }
 
