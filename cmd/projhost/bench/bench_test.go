@@ -111,6 +111,27 @@ func TestOnly(t *testing.T) {
 	require.EqualError(t, err, "--events must be at least 1, it is 0")
 }
 
+// On a server all contenders leave the same rows too, in tables of one shape.
+func TestRunOnServers(t *testing.T) {
+	for driver, dsn := range map[string]func(testing.TB) string{"postgres": dbtest.Postgres, "mysql": dbtest.MySQL} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			o := small(t)
+			o.Driver, o.DSN, o.Rounds, o.Only = driver, dsn(t), 1, []string{"native", "loop", "c"}
+			o.Appends, o.AppendFor, o.IdleFor = 4, 5*time.Millisecond, 10*time.Millisecond
+			r, err := Run(t.Context(), o)
+			require.NoError(t, err)
+			require.Len(t, r.Results, len(nativeBatches)+2)
+			require.Len(t, r.Append, len(appendCells))
+			require.Len(t, r.Latency, 1)
+			require.NotNil(t, r.Idle)
+			require.Empty(t, r.NotRun)
+			require.NotEmpty(t, r.Server)
+			require.Positive(t, r.Results[0].Ratio)
+		})
+	}
+}
+
 // A plugin that cannot be had is told in one line, and the others run.
 func TestMissingPlugin(t *testing.T) {
 	old := sources
