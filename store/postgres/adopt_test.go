@@ -40,7 +40,7 @@ func TestSubscribeAdoptsTables(t *testing.T) {
 			dsn := dbtest.Postgres(t)
 			c := rawConn(t, dsn)
 			table := pgx.Identifier{spelled}.Sanitize()
-			role := "reader_" + spelled
+			role := "reader_of_" + c.Config().Database // roles are the server's, which tests may share
 			for _, text := range []string{
 				`CREATE TABLE ` + table + ` ("key" varchar(255) COLLATE "C" PRIMARY KEY, n bigint, owner varchar(100) COLLATE "C", ph_position bigint, ph_updated_us bigint, ph_epoch bigint, mine text)`,
 				`INSERT INTO ` + table + ` ("key", n, mine) VALUES ('old', 5, 'note'), ('older', 6, 'note')`,

@@ -61,8 +61,9 @@ func TestErrorsWithoutACode(t *testing.T) {
 func TestOpenTellsWhatToMend(t *testing.T) {
 	t.Parallel()
 	dsn := dbtest.Postgres(t)
-	admin(t, dsn, `CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0`)
-	t.Cleanup(func() { admin(t, dsn, `DROP DATABASE latin WITH (FORCE)`) })
+	latin := rawConn(t, dsn).Config().Database + "_latin" // tests of others may share the server
+	admin(t, dsn, `CREATE DATABASE `+latin+` ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0`)
+	t.Cleanup(func() { admin(t, dsn, `DROP DATABASE `+latin+` WITH (FORCE)`) })
 	for name, c := range map[string]struct {
 		opt   Options
 		tells string
@@ -71,7 +72,7 @@ func TestOpenTellsWhatToMend(t *testing.T) {
 		"empty":                    {Options{}, "[store] dsn is not a connection string"},
 		"direct_dsn":               {Options{DSN: dsn, DirectDSN: "host=h password=s3cret port=x"}, "[store] direct_dsn is not a connection string"},
 		"nobody there":             {Options{DSN: "postgres://u:s3cret@127.0.0.1:1/x?sslmode=disable"}, "is it running"},
-		"encoding":                 {Options{DSN: with(t, dsn, "/latin", nil)}, "has the encoding LATIN1"},
+		"encoding":                 {Options{DSN: with(t, dsn, "/"+latin, nil)}, "has the encoding LATIN1"},
 		"schema":                   {Options{DSN: with(t, dsn, "", map[string]string{"search_path": "nowhere"})}, "no schema of the search_path exists"},
 		"too many connections":     {Options{DSN: dsn, MaxOpenConns: 10_000}, "10002 in all, but the server takes"},
 		"another server":           {Options{DSN: dsn, DirectDSN: with(t, dsn, "/postgres", nil)}, "direct_dsn reaches another server, database or schema"},
