@@ -7,6 +7,8 @@ import (
 	"strconv"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/projhost/projhost/store/internal/sqlstore"
 )
 
 // statement is one statement of a flight: its text, its parameters in binary,
@@ -206,9 +208,10 @@ func stale(code string) bool {
 func (c *conn) run(ctx context.Context, list ...*statement) (failed int, err error) {
 	defer func() {
 		var lost *lostError
-		if errors.As(err, &lost) {
+		if class, _ := classOf(err); errors.As(err, &lost) || class == sqlstore.Lost {
 			// All of the flight may have been sent, and whatever answers came
-			// so far, the server may go on with the rest of it.
+			// so far, the server may go on with the rest of it: an error that
+			// tells of a lost connection may be a pooler's, which lost the server.
 			failed = len(list)
 		}
 	}()
