@@ -64,9 +64,18 @@ func (s *Server) kill() error {
 	}
 	// The parent is stopped first, lest it tidies up after its children.
 	signalAll([]int{s.pid}, syscall.SIGSTOP)
-	signalAll(descendants(s.pid), syscall.SIGKILL)
+	children := descendants(s.pid)
+	signalAll(children, syscall.SIGKILL)
 	signalAll([]int{s.pid}, syscall.SIGKILL)
 	s.pid = 0
+	// Nor would one whose children still let go of what they shared.
+	for end := time.Now().Add(patience); len(children) > 0 && time.Now().Before(end); {
+		if ended(children[0]) {
+			children = children[1:]
+			continue
+		}
+		time.Sleep(time.Millisecond) // they are no children of ours: nothing tells
+	}
 	// A server that is not waited for would look alive to its successor.
 	_, err := s.keep.run(`wait $server; server=; echo`)
 	return err

@@ -56,8 +56,11 @@ func (s *site) dump(h *host) map[string]string {
 	for _, m := range models {
 		query(m, m)
 	}
-	for _, resource := range []string{"112", "10124"} {
-		query("children of "+resource, "resources", resource)
+	resources := strings.Split(strings.TrimSpace(out["resources"]), "\n")
+	for _, line := range []string{resources[0], resources[len(resources)/2]} {
+		var row struct{ Key string }
+		require.NoError(s.t, json.Unmarshal([]byte(line), &row))
+		query("children of "+row.Key, "resources", row.Key)
 	}
 	return out
 }
