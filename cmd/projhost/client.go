@@ -97,9 +97,10 @@ func (c *client) hint(e *answerError) {
 func (c *client) answerError(resp *http.Response, body []byte) error {
 	var envelope struct {
 		Error struct {
-			Code    string `json:"code"`
-			Message string `json:"message"`
-			Index   *int   `json:"index"`
+			Code    string   `json:"code"`
+			Message string   `json:"message"`
+			Index   *int     `json:"index"`
+			Reasons []string `json:"reasons"`
 		} `json:"error"`
 	}
 	if json.Unmarshal(body, &envelope) != nil || envelope.Error.Code == "" {
@@ -108,6 +109,10 @@ func (c *client) answerError(resp *http.Response, body []byte) error {
 	e := &answerError{Status: resp.StatusCode, Code: envelope.Error.Code, Message: envelope.Error.Message, Index: -1}
 	if envelope.Error.Index != nil {
 		e.Index = *envelope.Error.Index
+	}
+	if e.Code == api.CodeNotReady && len(envelope.Error.Reasons) > 0 {
+		// In one line, as some errors of databases have several.
+		e.Message += ": " + strings.Join(strings.Fields(strings.Join(envelope.Error.Reasons, "; ")), " ")
 	}
 	c.hint(e)
 	return e

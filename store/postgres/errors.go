@@ -81,6 +81,7 @@ var hints = map[string]string{
 	"3F":                 "no schema of the search_path exists: create it, or mend search_path",
 	"42501":              "the role lacks a privilege: it needs all on the tables of projhost, and CREATE on the schema",
 	"42P01":              "a table is missing: run `projhost doctor`",
+	"42703":              "a column is missing: compare with `projhost schema print`; if it is one of a read model, the next start of the host says how to add it",
 	"53":                 "the server has run out of something: see its log",
 	"53100":              "the server's disk is full: free some space",
 	"53200":              "the server has run out of memory",

@@ -37,6 +37,9 @@ func TestErrorsAreToldByCode(t *testing.T) {
 		if want == sqlstore.Unavailable {
 			require.NotEmpty(t, hint, code)
 		}
+		if code == "42703" {
+			require.Contains(t, hint, "a column is missing")
+		}
 	}
 }
 
