@@ -176,11 +176,14 @@ type Batches interface {
 	Apply(ctx context.Context, b *Batch) error
 
 	// Settle tells what became of a batch whose Apply ended with an unknown
-	// outcome. It takes the fence lock first, so the first attempt has ended,
-	// and then reads the checkpoints. OutcomeLost is anything that is neither
-	// all moved nor all unmoved, a lost lease, or a batch that moves none. The
-	// batch's incarnation is not looked at: what made the outcome unknown may
-	// have raised it, and then the batch is not sent again.
+	// outcome. It takes the fence lock first, so an attempt that has reached it
+	// has ended, and then reads the checkpoints. OutcomeNotCommitted lets the
+	// same batch be sent again, and nothing else: an attempt that was still on
+	// its way to the server may yet commit, and then the other one is refused
+	// with ErrCheckpointMoved. OutcomeLost is anything that is neither all moved
+	// nor all unmoved, a lost lease, or a batch that moves none. The batch's
+	// incarnation is not looked at: what made the outcome unknown may have raised
+	// it, and then the batch is not sent again.
 	Settle(ctx context.Context, b *Batch) (Outcome, error)
 }
 

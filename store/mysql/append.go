@@ -95,7 +95,9 @@ func (s *Store) commitAlone(ctx context.Context, c *store.Commit, ids []store.ID
 func (s *Store) settleConflict(ctx context.Context, err error) error {
 	var conflict *store.ConflictError
 	if errors.As(err, &conflict) {
-		if v, e := s.StreamVersion(context.WithoutCancel(ctx), conflict.AggregateType, conflict.AggregateID); e == nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endWait)
+		defer cancel()
+		if v, e := s.StreamVersion(ctx, conflict.AggregateType, conflict.AggregateID); e == nil {
 			conflict.Actual = v
 		}
 	}
