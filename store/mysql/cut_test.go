@@ -208,7 +208,7 @@ func TestDeadIdleConnectionsAreReplaced(t *testing.T) {
 func TestServerKilledAmidAppends(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("starts a server and kills it")
+		t.Skip("not run: -short (starts a server and kills it)")
 	}
 	server := dbtest.NewMariaDB(t)
 	s := open(t, Options{DSN: server.DSN})

@@ -123,7 +123,7 @@ func TestVersionsAreToldApart(t *testing.T) {
 func TestCheckSeesWhatChanged(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("starts a server")
+		t.Skip("not run: -short (starts a server)")
 	}
 	server := dbtest.NewMariaDB(t)
 	var told []string

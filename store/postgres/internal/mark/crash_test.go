@@ -25,7 +25,7 @@ func (a *appender) drawInVain(n int) {
 
 func TestCrashNeverLeavesThePersistedMarkAheadOfTheSequence(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes seconds")
+		t.Skip("not run: -short (kills a server)")
 	}
 	t.Parallel()
 	server := dbtest.NewPostgres(t, "wal_writer_delay=10s", "synchronous_commit=off")
@@ -70,7 +70,7 @@ func TestMarkInMemoryLosesInACrash(t *testing.T) {
 	// What the persisted mark is for: a reader that follows a mark in memory is
 	// ahead of the recovered sequence, and new events come to lie behind it.
 	if testing.Short() {
-		t.Skip("takes seconds")
+		t.Skip("not run: -short (kills a server)")
 	}
 	t.Parallel()
 	server := dbtest.NewPostgres(t, "wal_writer_delay=10s")
@@ -119,7 +119,7 @@ const consumerSchema = `CREATE TABLE applied (position bigint PRIMARY KEY, body 
 
 func TestServerKilledInMidAppendLosesNothingAcknowledged(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes seconds")
+		t.Skip("not run: -short (kills a server)")
 	}
 	t.Parallel()
 	server := dbtest.NewPostgres(t, "wal_writer_delay=10s")
