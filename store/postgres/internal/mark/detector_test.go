@@ -204,7 +204,9 @@ func TestStartRefusesASequenceThatIsNotAsItHasToBe(t *testing.T) {
 			b.exec(`ALTER SEQUENCE "My events_position_seq" ` + alter)
 			_, err := Open(t.Context(), b.config())
 			require.ErrorContains(t, err, want)
-			require.Zero(t, b.value(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`))
+			b.until("the session is gone", func() bool {
+				return b.value(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`) == 0
+			})
 		})
 	}
 }
