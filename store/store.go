@@ -147,9 +147,10 @@ type Leases interface {
 	// Claim takes the partitions of a build for an instance: each gets the
 	// next generation, also one that the instance holds already. Partitions
 	// owned by a live other instance, and unknown ones, are left out of the
-	// answer, which is by partition. An owner that has left, was removed, or let
-	// its TTL pass without a heartbeat is not live. ErrNotFound if the instance
-	// has not joined, or no longer counts as joined.
+	// answer, which is by partition. An owner that has left, was removed, let its
+	// TTL pass without a heartbeat, or has one further than that in the future (the
+	// database's clock was set back) is not live. ErrNotFound if the instance has
+	// not joined, or no longer counts as joined.
 	Claim(ctx context.Context, instanceID string, build int64, partitions []int) ([]Lease, error)
 	// Release gives leases back; those no longer held are passed over.
 	Release(ctx context.Context, instanceID string, leases []Lease) error

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -294,4 +295,34 @@ func TestEpochsOfRows(t *testing.T) {
 	require.Equal(t, map[string]int64{"a": 10, "c": 3}, x.rows())
 	require.Equal(t, []string{"a 4 -", "b 0 old", "c - old"},
 		s.texts(t, `SELECT "key" || ' ' || coalesce(ph_epoch, '-') || ' ' || coalesce(owner, '-') FROM accounts__b1 ORDER BY 1`))
+}
+
+// The clock is set back: a heartbeat from before that proves nothing until it
+// is there again (H36).
+func TestHeartbeatOfTheFutureProvesNothing(t *testing.T) {
+	t.Parallel()
+	s := openTest(t, Options{})
+	c := subscribe(t, s, projection(t, "a"))
+	for i, id := range []string{"dead", "next"} {
+		require.NoError(t, s.Join(t.Context(), store.Instance{ID: id, TTL: time.Minute}))
+		_, err := s.Claim(t.Context(), id, c.Build, []int{i})
+		require.NoError(t, err)
+	}
+	taken := func(ahead time.Duration) []store.Lease {
+		s.sql(t, fmt.Sprintf(`UPDATE ph_instances SET last_heartbeat_us = %d WHERE id = 'dead'`, s.nowUS()+ahead.Microseconds()))
+		leases, err := s.Claim(t.Context(), "next", c.Build, []int{0})
+		require.NoError(t, err)
+		return leases
+	}
+	require.Empty(t, taken(30*time.Second), "a small step is no reason")
+	require.Len(t, taken(time.Hour), 1)
+	list, err := s.ListInstances(t.Context())
+	require.NoError(t, err)
+	for _, i := range list {
+		require.Equal(t, i.ID == "next", i.Live, i.ID)
+	}
+	_, err = s.Claim(t.Context(), "dead", c.Build, []int{2})
+	require.ErrorIs(t, err, store.ErrNotFound)
+	require.NoError(t, s.Join(t.Context(), store.Instance{ID: "another"}))
+	require.ErrorIs(t, s.Heartbeat(t.Context(), "dead"), store.ErrNotFound)
 }

@@ -80,7 +80,7 @@ func (s *Store) Claim(ctx context.Context, instanceID string, build int64, parti
 	err = s.write(ctx, "claim", len(partitions), func(tx *tx) error {
 		leases = nil
 		now := s.nowUS()
-		joined, err := tx.queryInt(context.Background(), s.q.instance, instanceID, now)
+		joined, err := tx.queryInt(context.Background(), s.q.instance, now, instanceID)
 		if err != nil {
 			return err
 		}
@@ -90,7 +90,7 @@ func (s *Store) Claim(ctx context.Context, instanceID string, build int64, parti
 		// One statement for all: P2 needs every lease to have one holder at
 		// each generation, and the generation to rise at each claim, also of
 		// what this instance holds already.
-		rows, err := tx.query(context.Background(), s.q.claim, instanceID, build, intList(partitions), instanceID, now)
+		rows, err := tx.query(context.Background(), s.q.claim, now, instanceID, build, intList(partitions))
 		if err != nil {
 			return err
 		}

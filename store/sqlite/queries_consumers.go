@@ -6,6 +6,10 @@ package sqlite
 // transaction, and nobody has to remember to look at a count (P1, P2).
 const fails = `abs(-9223372036854775808)`
 
+// live is the condition that an instance counts as running at ?1. A heartbeat of
+// the future is from before the clock was set back, and proves nothing (H36).
+const live = `(expires_us > ?1 AND (ttl_us = 0 OR last_heartbeat_us <= ?1 + ttl_us))`
+
 // consumerQueries are the static statements of consumers, leases and applies.
 type consumerQueries struct {
 	consumer        string
@@ -80,16 +84,16 @@ func newConsumerQueries(n *naming) consumerQueries {
 
 		joinInstance: n.sql(`INSERT INTO {{instances}} (id, host_name, started_us, ttl_us, last_heartbeat_us) VALUES (?, ?, ?, ?, ?)`),
 		heartbeat:    n.sql(`UPDATE {{instances}} SET last_heartbeat_us = ? WHERE id = ?`),
-		instance:     n.sql(`SELECT 1 FROM {{instances}} WHERE id = ?1 AND expires_us > ?2`),
-		instances:    n.sql(`SELECT id, host_name, started_us, ttl_us, last_heartbeat_us, expires_us > ? FROM {{instances}} ORDER BY started_us, id`),
+		instance:     n.sql(`SELECT 1 FROM {{instances}} WHERE id = ?2 AND ` + live),
+		instances:    n.sql(`SELECT id, host_name, started_us, ttl_us, last_heartbeat_us, ` + live + ` FROM {{instances}} ORDER BY started_us, id`),
 		dropInstance: n.sql(`DELETE FROM {{instances}} WHERE id = ?`),
-		dropLapsed:   n.sql(`DELETE FROM {{instances}} WHERE expires_us <= ?`),
+		dropLapsed:   n.sql(`DELETE FROM {{instances}} WHERE NOT ` + live),
 		// Nobody else can have the database open.
 		dropInstances: n.sql(`DELETE FROM {{instances}}`),
 		releaseAll:    n.sql(`UPDATE {{ownership}} SET instance_id = NULL WHERE instance_id = ?`),
-		claim: n.sql(`UPDATE {{ownership}} SET instance_id = ?, generation = generation + 1
-			WHERE build = ? AND partition IN (SELECT value FROM json_each(?))
-			AND (instance_id IS NULL OR instance_id = ? OR instance_id NOT IN (SELECT id FROM {{instances}} WHERE expires_us > ?))
+		claim: n.sql(`UPDATE {{ownership}} SET instance_id = ?2, generation = generation + 1
+			WHERE build = ?3 AND partition IN (SELECT value FROM json_each(?4))
+			AND (instance_id IS NULL OR instance_id = ?2 OR instance_id NOT IN (SELECT id FROM {{instances}} WHERE ` + live + `))
 			RETURNING partition, generation`),
 		release: n.sql(`UPDATE {{ownership}} SET instance_id = NULL WHERE build = ? AND partition = ? AND generation = ? AND instance_id = ?`),
 		owners:  n.sql(`SELECT partition, instance_id, generation FROM {{ownership}} WHERE build = ? ORDER BY partition`),

@@ -18,7 +18,7 @@ import (
 // the portable roles decide.
 
 // liveSQL is the condition that instance i counts as running.
-const liveSQL = `(i.ttl_us = 0 OR i.last_heartbeat_us + i.ttl_us > @now)`
+const liveSQL = `(i.ttl_us = 0 OR (i.last_heartbeat_us + i.ttl_us > @now AND i.last_heartbeat_us <= @now + i.ttl_us))`
 
 const (
 	instanceSQL = `CAST(@instance COLLATE ` + collation + ` AS varchar(1020))`

@@ -406,7 +406,7 @@ func (s *Store) Join(_ context.Context, i store.Instance) error {
 // live tells whether an instance has joined and not lapsed.
 func (s *Store) live(id string) bool {
 	i := s.instances[id]
-	return i != nil && (i.TTL == 0 || time.UnixMicro(i.HeartbeatUS).Add(i.TTL).After(time.Now()))
+	return i != nil && (i.TTL == 0 || time.Since(time.UnixMicro(i.HeartbeatUS)).Abs() < i.TTL)
 }
 
 // ListInstances implements store.Leases.

@@ -53,8 +53,9 @@ const consumerColumns = `c.type, c.name, c.state, c.state_since_us, c.halt, c.ep
 const consumerSQL = `SELECT ` + consumerColumns + ` FROM {{consumers}} c JOIN {{builds}} b ON b.id = c.live_build`
 
 // live is the condition that an instance counts as running, by the database's
-// clock.
-const live = `(ttl_us = 0 OR last_heartbeat_us + ttl_us > {{now}})`
+// clock. A heartbeat of the future is from before that clock was set back, and
+// proves nothing until the clock is there again (H36).
+const live = `(ttl_us = 0 OR (last_heartbeat_us + ttl_us > {{now}} AND last_heartbeat_us <= {{now}} + ttl_us))`
 
 // The statements that insert the host's own rows are part of the schema script
 // as well, with their values put in.

@@ -3,7 +3,7 @@ SET XACT_ABORT ON;
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DECLARE @now bigint = DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME());
 BEGIN TRANSACTION;
-DELETE FROM i FROM [ph_instances] AS i WHERE NOT (i.ttl_us = 0 OR i.last_heartbeat_us + i.ttl_us > @now);
+DELETE FROM i FROM [ph_instances] AS i WHERE NOT (i.ttl_us = 0 OR (i.last_heartbeat_us + i.ttl_us > @now AND i.last_heartbeat_us <= @now + i.ttl_us));
 INSERT INTO [ph_instances] (id, host_name, started_us, ttl_us, last_heartbeat_us)
 VALUES (CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)), CAST(@host COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)), @now, @ttl, @now);
 COMMIT TRANSACTION;
@@ -16,14 +16,14 @@ DECLARE @p TABLE ([partition] int NOT NULL PRIMARY KEY, generation bigint NULL);
 INSERT INTO @p ([partition])
 SELECT DISTINCT j.p FROM OPENJSON(@partitions) WITH (p int '$') AS j;
 DECLARE @taken TABLE ([partition] int NOT NULL PRIMARY KEY, generation bigint NOT NULL);
-IF NOT EXISTS (SELECT 1 FROM [ph_instances] AS i WHERE i.id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND (i.ttl_us = 0 OR i.last_heartbeat_us + i.ttl_us > @now))
+IF NOT EXISTS (SELECT 1 FROM [ph_instances] AS i WHERE i.id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND (i.ttl_us = 0 OR (i.last_heartbeat_us + i.ttl_us > @now AND i.last_heartbeat_us <= @now + i.ttl_us)))
 BEGIN
   THROW 51306, N'the instance has not joined, or no longer counts as joined', 1;
 END;
 UPDATE p SET p.generation = o.generation
 FROM @p AS p INNER LOOP JOIN [ph_ownership] AS o ON o.build = @build AND o.[partition] = p.[partition]
 WHERE o.instance_id IS NULL OR o.instance_id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020))
- OR NOT EXISTS (SELECT 1 FROM [ph_instances] AS i WHERE i.id = o.instance_id AND (i.ttl_us = 0 OR i.last_heartbeat_us + i.ttl_us > @now));
+ OR NOT EXISTS (SELECT 1 FROM [ph_instances] AS i WHERE i.id = o.instance_id AND (i.ttl_us = 0 OR (i.last_heartbeat_us + i.ttl_us > @now AND i.last_heartbeat_us <= @now + i.ttl_us)));
 BEGIN TRANSACTION;
 UPDATE o SET o.instance_id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)), o.generation = o.generation + 1
 OUTPUT inserted.[partition], inserted.generation INTO @taken ([partition], generation)

@@ -46,6 +46,7 @@ func Run(t *testing.T, create func(t testing.TB) *Database) {
 		"SubscribeThatFailsLeavesNoTables":   subscribeFails,
 		"AdoptingSubscribeDiesAnywhere":      adoptDies,
 		"ClaimsLeaveLiveOwnersWhatTheyTook":  claimAfterWait,
+		"HeartbeatOfTheFutureProvesNothing":  clockSetBack,
 		"ReplacedViewsOfOtherColumnsAreOurs": replacedView,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -634,6 +635,59 @@ func claimAfterWait(t *testing.T, d *db) {
 	for i, want := range []string{"first", "second", "second", "first"} {
 		require.Equal(t, store.Ownership{Partition: i, InstanceID: want, Generation: 1}, owners[i])
 	}
+}
+
+// The database's clock is set back: who died before that must not count as
+// running until it is there again, and who runs is back with its next heartbeat
+// (H36).
+func clockSetBack(t *testing.T, d *db) {
+	h := d.open(small("ph_", ""))
+	c, err := h.Store.Subscribe(d.ctx(), declare(t, "p", "t"))
+	require.NoError(t, err)
+	const ttl = 100 * time.Second
+	for i, id := range []string{"dead", "awake", "next"} {
+		require.NoError(t, h.Store.Join(d.ctx(), store.Instance{ID: id, TTL: ttl}))
+		_, err := h.Store.Claim(d.ctx(), id, c.Build, []int{i})
+		require.NoError(t, err)
+	}
+	ahead := func(id string, by time.Duration) {
+		require.NoError(t, h.Engine.Write(d.ctx(), "set", func(conn sqlstore.Conn) error {
+			_, err := conn.Exec(d.ctx(), h.SQL(`UPDATE {{instances}} SET last_heartbeat_us = {{now}} + ? WHERE id = {{?}}`), by.Microseconds(), id)
+			return err
+		}))
+	}
+	live := func() (ids []string) {
+		list, err := h.Store.ListInstances(d.ctx())
+		require.NoError(t, err)
+		for _, i := range list {
+			if i.Live {
+				ids = append(ids, i.ID)
+			}
+		}
+		return ids
+	}
+	claim := func() (taken []int) {
+		leases, err := h.Store.Claim(d.ctx(), "next", c.Build, []int{0, 1})
+		require.NoError(t, err)
+		for _, l := range leases {
+			taken = append(taken, l.Partition)
+		}
+		return taken
+	}
+	ahead("dead", ttl/2)
+	require.ElementsMatch(t, []string{"dead", "awake", "next"}, live(), "a small step is no reason")
+	require.Empty(t, claim())
+	ahead("dead", time.Hour)
+	ahead("awake", time.Hour)
+	require.Equal(t, []string{"next"}, live())
+	_, err = h.Store.Claim(d.ctx(), "awake", c.Build, []int{3})
+	require.ErrorIs(t, err, store.ErrNotFound)
+	require.NoError(t, h.Store.Heartbeat(d.ctx(), "awake"))
+	require.ElementsMatch(t, []string{"awake", "next"}, live())
+	require.Equal(t, []int{0}, claim())
+	require.NoError(t, h.Store.Join(d.ctx(), store.Instance{ID: "another", TTL: ttl}))
+	require.ErrorIs(t, h.Store.Heartbeat(d.ctx(), "dead"), store.ErrNotFound)
+	require.NoError(t, h.Store.Heartbeat(d.ctx(), "awake"))
 }
 
 // between runs something once before the first UPDATE of a transaction.
