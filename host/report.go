@@ -56,7 +56,6 @@ func (h *Host) Status(ctx context.Context) (Status, error) {
 	h.mu.Lock()
 	s.StartedUS = h.startedUS
 	h.mu.Unlock()
-	s.Ready, s.Reasons = h.Ready()
 	ends := make(map[string]int64)
 	for _, t := range topics {
 		ends[t.Name] = t.HighWaterMark

@@ -6,8 +6,6 @@ import "github.com/projhost/projhost/store"
 type Status struct {
 	InstanceID string
 	StartedUS  int64
-	Ready      bool
-	Reasons    []string // why it is not ready
 	Topics     []store.Topic
 	Instances  []store.InstanceStatus // that the database knows, this host among them
 	Consumers  []ConsumerStatus       // those this host runs, then those only the store knows

@@ -42,7 +42,7 @@ func (r hostRuntime) Status(ctx context.Context) (api.Status, error) {
 		return api.Status{}, err
 	}
 	out := api.Status{
-		InstanceID: st.InstanceID, StartedAt: timeOf(st.StartedUS), Ready: st.Ready, Reasons: st.Reasons,
+		InstanceID: st.InstanceID, StartedAt: timeOf(st.StartedUS),
 		Topics: []api.Topic{}, Consumers: []api.Consumer{}, Plugins: []api.Plugin{}, Instances: []api.Instance{},
 	}
 	for _, i := range st.Instances {

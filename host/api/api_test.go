@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -357,6 +358,39 @@ func TestHealth(t *testing.T) {
 	require.Contains(t, r.do("GET", "/", "").body, `"service":"projhost"`)
 	require.Contains(t, r.do("GET", "/v1/status", "").body, `"store":{"driver":"sqlite",`)
 	require.Equal(t, 200, r.do("HEAD", "/healthz", "").status)
+}
+
+// unsound is a database in which somebody dropped a column.
+type unsound struct{ Store }
+
+const dropped = `table "ph_events", column "codec": missing`
+
+func (unsound) Check(context.Context) error { return errors.New(dropped) }
+
+func (unsound) ReadStream(context.Context, string, string, int64, int) ([]store.Event, error) {
+	return nil, &store.TransientError{Op: "read stream", Hint: "a column is missing: mend it", Err: errors.New("SQLSTATE 42703")}
+}
+
+// Whoever asks for the status is told what a prober is told, and who asks for
+// more than can be had, what to do about it.
+func TestUnsoundDatabaseIsTold(t *testing.T) {
+	r := newRig(t, Config{})
+	r.handler = New(Deps{Store: unsound{r.store}, Runtime: r.runtime, Log: testLog(t)}, Config{}).Handler()
+	server := httptest.NewServer(r.handler)
+	t.Cleanup(server.Close)
+	r.url = server.URL
+	r.runtime.reasons = []string{"projection/a is starting"}
+	e := r.do("GET", "/readyz", "").want(t, 503, CodeNotReady, "not ready")
+	require.Equal(t, []any{"projection/a is starting", "store: " + dropped}, e["reasons"])
+	a := r.do("GET", "/v1/status", "")
+	require.Equal(t, 200, a.status)
+	var st Status
+	require.NoError(t, json.Unmarshal([]byte(a.body), &st))
+	require.False(t, st.Ready)
+	require.Equal(t, []string{"projection/a is starting", "store: " + dropped}, st.Reasons)
+
+	e = r.do("GET", "/v1/streams/a/1", "").want(t, 503, CodeUnavailable, "right now")
+	require.Equal(t, "read stream: the database cannot be used right now: a column is missing: mend it", e["message"])
 }
 
 func TestTokensAndRoles(t *testing.T) {

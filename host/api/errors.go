@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -138,10 +139,8 @@ func asAPI(err error) *apiError {
 			a.cause = err
 			return a
 		}
-		a := fail(http.StatusServiceUnavailable, CodeUnavailable, "%s: the database cannot be used right now: try again", e.Op)
-		if e.Hint != "" {
-			a.message += " (" + e.Hint + ")"
-		}
+		// Where something is known to have to be done, trying again is not it.
+		a := fail(http.StatusServiceUnavailable, CodeUnavailable, "%s: the database cannot be used right now: %s", e.Op, cmp.Or(e.Hint, "try again"))
 		a.cause = err
 		return a
 	}

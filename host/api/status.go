@@ -139,6 +139,22 @@ func (c Consumer) summary() Consumer {
 	return c
 }
 
+// checkTimeout bounds how long the store may take to say that it is sound.
+const checkTimeout = 5 * time.Second
+
+// ready tells whether the store is sound and every consumer runs, or is halted
+// and says so; if not, why. It is never asked of the host alone: what the status
+// says and what a prober is told is the same.
+func (s *Server) ready(ctx context.Context) (bool, []string) {
+	_, reasons := s.deps.Runtime.Ready()
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	if err := s.deps.Store.Check(ctx); err != nil {
+		reasons = append(reasons, "store: "+err.Error())
+	}
+	return len(reasons) == 0, reasons
+}
+
 func (s *Server) hostStatus(ctx context.Context) (Status, error) {
 	st, err := s.deps.Runtime.Status(ctx)
 	if err != nil {
@@ -148,6 +164,7 @@ func (s *Server) hostStatus(ctx context.Context) (Status, error) {
 	if err != nil {
 		return st, err
 	}
+	st.Ready, st.Reasons = s.ready(ctx)
 	st.Version = s.deps.Version
 	st.Store = StoreInfo{info.Driver, info.ServerVersion, info.SchemaVersion, info.Partitions}
 	return st, nil
@@ -238,20 +255,9 @@ func (s *Server) healthz(w http.ResponseWriter, r *http.Request) error {
 	return marshal(w, http.StatusOK, map[string]string{"status": "ok", "service": "projhost"})
 }
 
-// readyz is GET /readyz: the store answers and every consumer runs, or is
-// halted and says so.
+// readyz is GET /readyz.
 func (s *Server) readyz(w http.ResponseWriter, r *http.Request) error {
-	ready, reasons := s.deps.Runtime.Ready()
-	ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
-	defer cancel()
-	if err := s.deps.Store.Check(ctx); err != nil {
-		ready = false
-		reasons = append(reasons, "store: "+err.Error())
-	}
-	if !ready {
-		if reasons == nil {
-			reasons = []string{}
-		}
+	if ready, reasons := s.ready(r.Context()); !ready {
 		return fail(http.StatusServiceUnavailable, CodeNotReady, "the host is not ready").with("reasons", reasons)
 	}
 	return marshal(w, http.StatusOK, map[string]string{"status": "ready"})

@@ -61,7 +61,7 @@ func TestDatabaseIsLocked(t *testing.T) {
 	}
 	o := s.run(`{"type":"T","data":1}`, "append", "other", "O-1", "--url", h.url)
 	require.Equal(t, 1, o.code)
-	require.Contains(t, o.stderr, "projhost: append to other/O-1: append: the database cannot be used right now: try again (another process holds the database's write lock: end its transaction (an SQL client, a backup)")
+	require.Contains(t, o.stderr, "projhost: append to other/O-1: append: the database cannot be used right now: another process holds the database's write lock: end its transaction (an SQL client, a backup)")
 
 	unlock()
 	require.True(t, h.send(bytes.Join(lines, nil)))
