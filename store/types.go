@@ -134,6 +134,9 @@ type Topic struct {
 	// Holder is the open transaction that has held the mark back longest, nil
 	// where nothing does. Engines that need no detector have none.
 	Holder *MarkHolder
+	// Reason is why the mark stands still for another cause than an open
+	// transaction, and what to do about it; "" while it does not.
+	Reason string
 }
 
 // MarkHolder is a transaction that drew positions, or may have, and has not

@@ -119,7 +119,7 @@ func settle(ctx context.Context, cl *client, topic string) (waiting, err error) 
 			return nil, nil
 		}
 		if time.Now().After(until) {
-			text := holderText(&t)
+			text := markText(&t)
 			if text == "" {
 				text = fmt.Sprintf("the mark stands at position %d", t.HighWaterMark)
 			}

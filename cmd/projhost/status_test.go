@@ -46,8 +46,13 @@ events: what follows position 7 waits for the open transaction of the session wi
 $`, out.String())
 	topic = api.TopicOf(store.Topic{Name: "events", End: 9, HighWaterMark: 8, Holder: &store.MarkHolder{Prepared: "tx-1", SinceUS: 1}})
 	out.Reset()
-	printHolder(&out, &topic)
+	printMark(&out, &topic)
 	require.Contains(t, out.String(), `the prepared transaction "tx-1" since 1970-01-01T00:00:00.000001Z`)
+
+	topic = api.TopicOf(store.Topic{Name: "events", End: 9, HighWaterMark: 8, Reason: "connect: refused (is it running?)"})
+	out.Reset()
+	printMark(&out, &topic)
+	require.Equal(t, "\nevents: what follows position 8 cannot be read yet: connect: refused (is it running?)\n", out.String())
 }
 
 // Our own server, asked in this process, answers an interrupt as a failure.

@@ -57,21 +57,24 @@ func (c *cli) printTopics(topics []api.Topic) {
 	}
 	t.Render()
 	for i := range topics {
-		printHolder(c.stdout, &topics[i])
+		printMark(c.stdout, &topics[i])
 	}
 }
 
-// printHolder says what keeps events from being read.
-func printHolder(w io.Writer, topic *api.Topic) {
-	if text := holderText(topic); text != "" {
+// printMark says what keeps events from being read.
+func printMark(w io.Writer, topic *api.Topic) {
+	if text := markText(topic); text != "" {
 		fmt.Fprintf(w, "\n%s\n", text)
 	}
 }
 
-// holderText is "" where nothing does.
-func holderText(topic *api.Topic) string {
+// markText is "" where nothing does.
+func markText(topic *api.Topic) string {
 	h := topic.Holder
-	if h == nil {
+	switch {
+	case topic.Reason != "":
+		return fmt.Sprintf("%s: what follows position %d cannot be read yet: %s", topic.Name, topic.HighWaterMark, topic.Reason)
+	case h == nil:
 		return ""
 	}
 	who := fmt.Sprintf("the session with process id %d", h.PID)

@@ -27,6 +27,7 @@ type Topic struct {
 	Lag      int64       `json:"lag"`
 	Messages *int64      `json:"messages,omitempty"`
 	Holder   *MarkHolder `json:"holder,omitempty"`
+	Reason   string      `json:"reason,omitempty"` // why the mark stands still where nothing holds it
 }
 
 // MarkHolder is the open transaction that has held the mark back longest.
@@ -41,7 +42,7 @@ type MarkHolder struct {
 
 // TopicOf gives a topic its form on the wire.
 func TopicOf(t store.Topic) Topic {
-	out := Topic{Name: t.Name, Kind: t.Kind, Start: t.Start, End: t.End, HighWaterMark: t.HighWaterMark, Lag: max(0, t.End-t.HighWaterMark)}
+	out := Topic{Name: t.Name, Kind: t.Kind, Start: t.Start, End: t.End, HighWaterMark: t.HighWaterMark, Lag: max(0, t.End-t.HighWaterMark), Reason: t.Reason}
 	if t.Messages >= 0 {
 		out.Messages = &t.Messages
 	}

@@ -133,6 +133,16 @@ func connecting(err error) error {
 	return err
 }
 
+// explain gives an error that no caller of the store is told a form of its own:
+// in one line, and with what can be done.
+func explain(err error) error {
+	err = connecting(err)
+	if _, hint := classOf(err); hint != "" {
+		return fmt.Errorf("%w (%s)", err, hint)
+	}
+	return err
+}
+
 // classOf implements [sqlstore.Engine.Class]. Text is never looked at.
 func classOf(err error) (sqlstore.Class, string) {
 	code := codeOf(err)

@@ -188,6 +188,26 @@ func TestWhoHoldsTheMarkIsTold(t *testing.T) {
 	}, markPatience, 20*time.Millisecond)
 }
 
+func TestWhyTheMarkStandsStillIsTold(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.Postgres(t)
+	s := host(t, dsn)
+	reason := func() string {
+		topic, err := s.Topic(t.Context(), store.EventsTopic)
+		require.NoError(t, err)
+		return topic.Reason
+	}
+	require.Empty(t, reason())
+	rawExec(t, dsn, `ALTER SEQUENCE ph_events_position_seq CACHE 20`)
+	_, err := s.Commit(t.Context(), oneEvent()) // it is looked at when something happens
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return reason() != "" }, markPatience, 10*time.Millisecond)
+	require.Contains(t, reason(), "CACHE 1")
+	require.ErrorContains(t, s.Check(t.Context()), reason())
+	rawExec(t, dsn, `ALTER SEQUENCE ph_events_position_seq CACHE 1`)
+	require.Eventually(t, func() bool { return reason() == "" }, markPatience, 10*time.Millisecond)
+}
+
 func TestAppendBehindTheMarkIsRefused(t *testing.T) {
 	// The sequence is set back under a running host, as by a restore: what is
 	// appended would lie where every reader has been.

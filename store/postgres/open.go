@@ -79,6 +79,7 @@ func (s *Store) start(ctx context.Context) error {
 		Timeout: s.opt.Timeout,
 		OnLoss:  func(error) { s.Raise() },
 		OnMark:  func(int64) { s.wakes.Wake(store.EventsTopic) },
+		Explain: explain,
 		Logf:    s.opt.Logf,
 	})
 	return err

@@ -39,7 +39,10 @@ func (s *Store) readTopics(ctx context.Context, op string, st *statement) (list 
 			// Other transactions may have moved both since the row was read.
 			t.End = max(t.HighWaterMark, int8Of(v[4]))
 			if t.Name == store.EventsTopic {
-				t.Holder = s.detector.State().Holder
+				st := s.detector.State()
+				if t.Holder = st.Holder; st.Err != nil {
+					t.Reason = st.Err.Error()
+				}
 			}
 			list = append(list, t)
 			return nil

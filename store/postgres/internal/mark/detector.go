@@ -41,6 +41,10 @@ type Config struct {
 	// OnMark is called whenever a higher mark has been committed, by this
 	// detector or another. It must not block.
 	OnMark func(mark int64)
+	// Explain gives an error, which has come from the connection or says what to
+	// mend already, the form that an operator sees.
+	// Default: as it is.
+	Explain func(error) error
 	// Logf gets what an operator should see. It must not hold secrets, and none
 	// are given to it.
 	Logf func(format string, args ...any)
@@ -60,6 +64,9 @@ func (c *Config) fill() {
 	}
 	if c.OnMark == nil {
 		c.OnMark = func(int64) {}
+	}
+	if c.Explain == nil {
+		c.Explain = func(err error) error { return err }
 	}
 	if c.Logf == nil {
 		c.Logf = func(string, ...any) {}
@@ -133,7 +140,7 @@ type Detector struct {
 func Open(ctx context.Context, cfg Config) (*Detector, error) {
 	d := newDetector(cfg)
 	if err := d.connect(ctx); err != nil {
-		return nil, fmt.Errorf("high-water mark of topic %s: %w", cfg.Topic, err)
+		return nil, fmt.Errorf("high-water mark of topic %s: %w", cfg.Topic, d.cfg.Explain(err))
 	}
 	ctx, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	go d.run(ctx)
@@ -245,6 +252,9 @@ func (d *Detector) lost(err error) {
 
 // fail records why the mark stands still, nil when it no longer does.
 func (d *Detector) fail(err error) {
+	if err != nil {
+		err = d.cfg.Explain(err)
+	}
 	d.mu.Lock()
 	was := d.state.Err
 	d.state.Err = err
