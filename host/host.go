@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/projhost/projhost/abi"
+	"github.com/projhost/projhost/host/lane"
 	"github.com/projhost/projhost/host/metrics"
 	"github.com/projhost/projhost/host/reader"
 	"github.com/projhost/projhost/host/retry"
@@ -112,7 +113,7 @@ func (h *Host) consumer(p *pluginState, index int) (*consumer, error) {
 	c := &consumer{
 		host: h, plugin: p.Plugin, declared: declared, index: index, guests: &p.guests,
 		id:       store.ConsumerID{Type: declared.Type, Name: declared.Name},
-		retrying: make(map[*reporter]error), moved: make(chan struct{}),
+		retrying: make(map[*reporter]error), moved: make(chan struct{}), careful: make(map[int]lane.Careful),
 	}
 	if declared.Type != abi.Projection {
 		return nil, fmt.Errorf("%s: this version runs projections only", c.id)

@@ -120,10 +120,10 @@ func (c *consumer) status(ends map[string]int64) ConsumerStatus {
 	}
 	for t, topic := range c.topics {
 		at := ConsumerTopic{Topic: topic, End: ends[topic], Applied: session.lowest(t)}
-		for p := range session.initial[t] {
+		for _, p := range session.partitions {
 			at.Partitions = append(at.Partitions, PartitionStatus{
-				Partition: p, Generation: session.term.Lease(p).Generation, ReadThrough: session.applied(t, p),
-				Checkpoint: session.lanes[p%len(session.lanes)].Checkpoint(t, p),
+				Partition: p, Generation: session.leases[p].Generation, ReadThrough: session.applied(t, p),
+				Checkpoint: session.lanes[session.lane[p]].Checkpoint(t, p),
 			})
 		}
 		s.Lag += max(0, at.End-at.Applied)
@@ -132,7 +132,7 @@ func (c *consumer) status(ends map[string]int64) ConsumerStatus {
 	for i, l := range session.lanes {
 		stats := l.Stats()
 		s.Lanes = append(s.Lanes, LaneStatus{
-			Partitions:    (len(session.initial[0]) - i + len(session.lanes) - 1) / len(session.lanes),
+			Partitions:    len(session.partitionsOf(i)),
 			QueueMessages: stats.QueueMessages, QueueBytes: int64(stats.QueueBytes),
 			CacheRows: stats.CacheRows, CacheBytes: stats.CacheBytes,
 			Batches: stats.Batches, Messages: stats.Messages, LastBatch: stats.LastBatch,

@@ -74,15 +74,6 @@ func (h *Host) Halted(id store.ConsumerID) *store.Halt {
 	return c.halt
 }
 
-// lowest is how far a topic is applied and committed in every partition.
-func (s *session) lowest(topic int) int64 {
-	at := s.applied(topic, 0)
-	for p := range s.initial[topic] {
-		at = min(at, s.applied(topic, p))
-	}
-	return at
-}
-
 func (h *Host) find(id store.ConsumerID) *consumer {
 	for _, c := range h.consumers {
 		if c.id == id {
@@ -131,7 +122,7 @@ func (h *Host) WaitApplied(ctx context.Context, consumer store.ConsumerID, topic
 // lagging lists the partitions that are not at a position yet.
 func (s *session) lagging(topic int, position int64, partition int) []int {
 	var out []int
-	for p := range s.initial[topic] {
+	for _, p := range s.partitions {
 		if (partition == AllPartitions || partition == p) && s.applied(topic, p) < position {
 			out = append(out, p)
 		}

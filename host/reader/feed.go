@@ -16,13 +16,17 @@ type KeyTeller interface {
 	Tell(ctx context.Context, messages []abi.Entry, each func(index int, keys [][]byte)) (done int, problem string, err error)
 }
 
+// NoLane is the lane of partitions that are not the feed's: what belongs to
+// them is passed over.
+const NoLane = -1
+
 // FeedConfig is what a feed needs to know of its consumer.
 type FeedConfig struct {
 	Topic       int // index in the consumer's topics
 	Consumer    *abi.Consumer
-	Partitions  int     // N
-	Lanes       int     // partition p belongs to lane p mod Lanes
-	Start       []int64 // checkpoint by partition: what is at or below it is done
+	Lanes       int     // how many there are
+	Lane        []int   // by partition, all N: the lane that has it, or NoLane
+	Start       []int64 // by partition: its checkpoint; what is at or below it is done
 	Incarnation uint64  // the one the checkpoints were read under
 	Teller      KeyTeller
 }
@@ -159,11 +163,12 @@ func (f *Feed) feed(ctx context.Context, page *store.Page) error {
 // deal hands a message to the lanes of its keys.
 func (f *Feed) deal(event *store.Event, m match) {
 	for _, k := range f.keys.keys {
-		p := partition.Of(k.key, f.cfg.Partitions)
-		if event.Position <= f.cfg.Start[p] {
+		p := partition.Of(k.key, len(f.cfg.Lane))
+		l := f.cfg.Lane[p]
+		if l == NoLane || event.Position <= f.cfg.Start[p] {
 			continue
 		}
-		s := &f.out[p%f.cfg.Lanes]
+		s := &f.out[l]
 		s.Entries = append(s.Entries, Entry{
 			Event: event, Key: k.key, StandIn: k.standIn, Partition: uint16(p), Input: m.input, Type: m.typ,
 		})

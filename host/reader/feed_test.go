@@ -33,6 +33,15 @@ func follow(t *testing.T, l *log, cfg FeedConfig, after int64) ([][]Slice, error
 	return lanes, f.Run(ctx, after)
 }
 
+// modulo deals n partitions to lanes.
+func modulo(n, lanes int) []int {
+	out := make([]int, n)
+	for p := range out {
+		out[p] = p % lanes
+	}
+	return out
+}
+
 func byID() *abi.Consumer {
 	return &abi.Consumer{Type: abi.Projection, Name: "c", Inputs: []abi.Input{
 		{Topic: "events", Types: []string{"T"}, Key: abi.KeyRule{Kind: abi.KeyAggregateID}},
@@ -47,20 +56,21 @@ func byPointers(pointers ...string) *abi.Consumer {
 
 // Every lane gets every stretch, joined without a gap, and each message reaches
 // exactly the lane of its key, in order; what a partition's checkpoint covers
-// is left out.
+// is left out, and so is what belongs to nobody here.
 func TestFeedDeals(t *testing.T) {
 	t.Parallel()
 	l := newLog()
 	all := events(95)
 	all[50].Type = "other"
 	l.append(all...)
-	start := make([]int64, 16)
+	start, deal := make([]int64, 16), modulo(16, 3)
+	deal[partition.Of("5", 16)] = NoLane
 	done := partition.Of("3", 16)
 	start[done] = 60
 	for p := range start {
 		start[p] = max(start[p], 4)
 	}
-	lanes, err := follow(t, l, FeedConfig{Consumer: byID(), Partitions: 16, Lanes: 3, Start: start}, 4)
+	lanes, err := follow(t, l, FeedConfig{Consumer: byID(), Lanes: 3, Lane: deal, Start: start}, 4)
 	require.ErrorIs(t, err, errDone)
 
 	seen := 0
@@ -77,7 +87,7 @@ func TestFeedDeals(t *testing.T) {
 				require.LessOrEqual(t, last, s.To)
 				require.Equal(t, e.Event.AggregateID, e.Key)
 				require.Equal(t, partition.Of(e.Key, 16), int(e.Partition))
-				require.Equal(t, lane, int(e.Partition)%3)
+				require.Equal(t, lane, deal[e.Partition])
 				require.Greater(t, last, start[e.Partition])
 			}
 		}
@@ -85,7 +95,7 @@ func TestFeedDeals(t *testing.T) {
 	}
 	want := 0
 	for i, e := range l.events {
-		if e.Type == "T" && int64(i+1) > start[partition.Of(e.AggregateID, 16)] {
+		if p := partition.Of(e.AggregateID, 16); e.Type == "T" && deal[p] != NoLane && int64(i+1) > start[p] {
 			want++
 		}
 	}
@@ -112,7 +122,7 @@ func TestFeedKeys(t *testing.T) {
 			t.Parallel()
 			l := newLog()
 			l.append(store.Event{AggregateType: "a", AggregateID: "1", Type: "T", Data: []byte(data)})
-			lanes, err := follow(t, l, FeedConfig{Consumer: byPointers("/from", "/to"), Partitions: 8, Lanes: 1, Start: make([]int64, 8)}, 0)
+			lanes, err := follow(t, l, FeedConfig{Consumer: byPointers("/from", "/to"), Lanes: 1, Lane: modulo(8, 1), Start: make([]int64, 8)}, 0)
 			require.ErrorIs(t, err, errDone)
 			var got []string
 			for _, e := range lanes[0][0].Entries {
@@ -137,7 +147,7 @@ func TestFeedUnresolved(t *testing.T) {
 			l.append(good)
 		}
 		l.append(bad, good)
-		lanes, err := follow(t, l, FeedConfig{Consumer: byPointers("/k"), Partitions: 8, Lanes: 2, Start: make([]int64, 8)}, 0)
+		lanes, err := follow(t, l, FeedConfig{Consumer: byPointers("/k"), Lanes: 2, Lane: modulo(8, 2), Start: make([]int64, 8)}, 0)
 		var unresolved *UnresolvedError
 		require.ErrorAs(t, err, &unresolved)
 		require.Equal(t, int64(15), unresolved.Event.Position)
@@ -185,7 +195,7 @@ func TestFeedFunctionKeys(t *testing.T) {
 		l.append(store.Event{AggregateType: "a", AggregateID: "1", Type: "T", Data: fmt.Appendf(nil, "%d", i)})
 	}
 	cfg := FeedConfig{
-		Consumer: consumer, Partitions: 8, Lanes: 1, Start: make([]int64, 8),
+		Consumer: consumer, Lanes: 1, Lane: modulo(8, 1), Start: make([]int64, 8),
 		Teller: &teller{errs: []error{errors.New("hiccup")}},
 	}
 	lanes, err := follow(t, l, cfg, 0)
@@ -214,12 +224,12 @@ func TestFeedRefusesPages(t *testing.T) {
 	l := newLog()
 	l.append(events(5)...)
 	l.start = 3
-	_, err := follow(t, l, FeedConfig{Consumer: byID(), Partitions: 8, Lanes: 1, Start: make([]int64, 8)}, 2)
+	_, err := follow(t, l, FeedConfig{Consumer: byID(), Lanes: 1, Lane: modulo(8, 1), Start: make([]int64, 8)}, 2)
 	var missing *MissingHistoryError
 	require.ErrorAs(t, err, &missing)
 	require.Equal(t, int64(3), missing.Start)
 
-	_, err = follow(t, l, FeedConfig{Consumer: byID(), Partitions: 8, Lanes: 1, Start: make([]int64, 8), Incarnation: 1}, 3)
+	_, err = follow(t, l, FeedConfig{Consumer: byID(), Lanes: 1, Lane: modulo(8, 1), Start: make([]int64, 8), Incarnation: 1}, 3)
 	require.ErrorIs(t, err, store.ErrIncarnation)
 }
 
@@ -231,7 +241,7 @@ func BenchmarkFeed(b *testing.B) {
 	page, err := l.ReadPage(b.Context(), store.PageQuery{Topic: "events", Limit: 1000})
 	require.NoError(b, err)
 	f, err := NewFeed(NewSource(l, "events", smallPages), FeedConfig{
-		Consumer: byID(), Partitions: 256, Lanes: 2, Start: make([]int64, 256),
+		Consumer: byID(), Lanes: 2, Lane: modulo(256, 2), Start: make([]int64, 256),
 	}, func(context.Context, int, Slice) error { return nil }, nil)
 	require.NoError(b, err)
 	b.ReportAllocs()

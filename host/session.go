@@ -1,0 +1,244 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/projhost/projhost/abi"
+	"github.com/projhost/projhost/host/lane"
+	"github.com/projhost/projhost/host/reader"
+	"github.com/projhost/projhost/store"
+)
+
+// session is some partitions of a consumer at work under leases that do not
+// change: a lane for every few of them, and for every topic a feed that begins
+// at their lowest checkpoint. A consumer may have several over different
+// partitions; none of them minds the others.
+type session struct {
+	c           *consumer
+	partitions  []int         // its own, rising
+	leases      []store.Lease // by partition, all N; those of its own
+	instance    string        // that holds them
+	incarnation uint64        // of the database, when the checkpoints were read
+	start       []int64       // by topic: the lowest checkpoint
+	initial     [][]int64     // by topic, by partition: the checkpoint
+	lane        []int         // by partition, all N: its place in lanes, or reader.NoLane
+	lanes       []*lane.Lane
+}
+
+// open makes a session that begins at the checkpoints of its partitions. The
+// leases are held by the instance, and nobody else of this host uses them.
+func (c *consumer) open(ctx context.Context, instance string, leases []store.Lease) (*session, error) {
+	h := c.host
+	s := &session{
+		c: c, instance: instance, leases: make([]store.Lease, h.partitions), lane: make([]int, h.partitions),
+		// Whatever is read from here on is of this incarnation or a later one, and
+		// a later one ends the session.
+		incarnation: h.deps.Store.Incarnation(),
+	}
+	for _, l := range leases {
+		s.partitions = append(s.partitions, l.Partition)
+		s.leases[l.Partition] = l
+	}
+	slices.Sort(s.partitions)
+	// Read under the leases: nobody else moves them any more.
+	checkpoints, err := h.deps.Store.Checkpoints(ctx, c.stored.Build)
+	if err != nil {
+		return nil, fmt.Errorf("read the checkpoints of %s: %w", c.id, err)
+	}
+	stored, err := h.deps.Store.Consumer(ctx, c.id)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", c.id, err)
+	}
+	// A first build begins with empty tables: no row of them has to be read.
+	empty := make([]bool, len(c.stored.Tables))
+	for i, ref := range c.stored.Tables {
+		if empty[i], err = h.deps.Store.Empty(ctx, ref); err != nil {
+			return nil, err
+		}
+	}
+	s.begin(checkpoints)
+	s.deal(lane.Config{
+		Consumer: c.id, Declared: c.declared, Index: c.index,
+		Build: c.stored.Build, Epoch: stored.Epoch,
+		InstanceID: instance, Incarnation: s.incarnation, Digest: c.plugin.Module.Digest(),
+		Topics: c.topics, Tables: c.stored.Tables, Empty: empty,
+		Start: s.start, Checkpoints: s.initial, Fence: -1,
+		Batch: h.cfg.Batch, BatchMax: h.cfg.BatchMax, BatchRows: h.cfg.BatchRows, BatchBytes: h.cfg.BatchBytes, BatchAge: h.cfg.BatchAge,
+		CallMessages: h.cfg.CallMessages, CallBytes: h.cfg.CallBytes,
+		IdleSave: h.cfg.IdleSave, Retry: h.policy(),
+	})
+	return s, nil
+}
+
+// begin takes over the checkpoints.
+func (s *session) begin(checkpoints []store.Checkpoint) {
+	topics := s.c.topics
+	s.start, s.initial = make([]int64, len(topics)), make([][]int64, len(topics))
+	for t := range topics {
+		s.initial[t] = make([]int64, len(s.leases))
+	}
+	for _, ck := range checkpoints {
+		if t := slices.Index(topics, ck.Topic); t >= 0 {
+			s.initial[t][ck.Partition] = ck.Position
+		}
+	}
+	for t := range topics {
+		s.start[t] = s.initial[t][s.partitions[0]]
+		for _, p := range s.partitions {
+			s.start[t] = min(s.start[t], s.initial[t][p])
+		}
+	}
+}
+
+// deal makes the lanes and deals them the partitions, one after the other.
+func (s *session) deal(cfg lane.Config) {
+	c, h := s.c, s.c.host
+	n := h.cfg.lanes()
+	if c.singleOwner {
+		n = 1
+	}
+	n = min(n, len(s.partitions))
+	if c.free {
+		cfg.Fence = 0
+	}
+	cfg.CacheBytes, cfg.QueueBytes = h.cfg.CacheBytes/n, h.cfg.QueueBytes/n
+	for p := range s.lane {
+		s.lane[p] = reader.NoLane
+	}
+	own := make([][]int, n)
+	for i, p := range s.partitions {
+		own[i%n], s.lane[p] = append(own[i%n], p), i%n
+	}
+	for l := range n {
+		cfg.Partitions, cfg.Careful = own[l], c.carefulWith(own[l], s.start)
+		log := c.log.With("lane", l)
+		s.lanes = append(s.lanes, lane.New(cfg, lane.Deps{
+			Store: h.deps.Store, Lease: func(p int) store.Lease { return s.leases[p] }, Observer: c, Log: log,
+			NewGuest: func(ctx context.Context) (lane.Guest, error) { return c.guests.make(ctx, c.plugin.Module, log) },
+		}))
+	}
+}
+
+// applied is how far a topic is applied and committed in a partition of the
+// session.
+func (s *session) applied(topic, p int) int64 {
+	l := s.lanes[s.lane[p]]
+	return max(s.initial[topic][p], l.Applied(topic), l.Checkpoint(topic, p))
+}
+
+// lowest is how far a topic is applied and committed in all its partitions.
+func (s *session) lowest(topic int) int64 {
+	at := s.applied(topic, s.partitions[0])
+	for _, p := range s.partitions {
+		at = min(at, s.applied(topic, p))
+	}
+	return at
+}
+
+// progressed tells whether it has committed anything.
+func (s *session) progressed() bool {
+	return slices.ContainsFunc(s.lanes, func(l *lane.Lane) bool { return l.Stats().Batches > 0 })
+}
+
+// run lets feeds and lanes work until all have ended. The first that ends ends
+// the others in order: feeds at once, lanes with the batch they have in hand, so
+// that one lane's failure costs the others nothing. An end of stop is such an
+// end; an end of ctx leaves the batches in hand where they are.
+func (s *session) run(ctx, stop context.Context) ending {
+	feeding, stopFeeds := context.WithCancelCause(stop)
+	defer stopFeeds(nil)
+	closing := false
+	end := func(drop bool) {
+		// Whoever ends first decides; a lane that failed makes the rest vain.
+		if !closing || drop {
+			for _, l := range s.lanes {
+				l.Queue().Close(drop)
+			}
+		}
+		closing = true
+		stopFeeds(errEnding)
+	}
+
+	feeds := make(chan error, len(s.c.topics))
+	for t := range s.c.topics {
+		go func() { feeds <- s.feed(feeding, t) }()
+	}
+	type laneEnd struct {
+		lane int
+		err  error
+	}
+	lanes := make(chan laneEnd, len(s.lanes))
+	for i, l := range s.lanes {
+		go func() { lanes <- laneEnd{i, l.Run(ctx)} }()
+	}
+
+	ended := ending{kept: true}
+	for running, feeding := len(s.lanes), len(s.c.topics); running > 0 || feeding > 0; {
+		select {
+		case err := <-feeds:
+			feeding--
+			if stop.Err() == nil {
+				ended.add(s.c, err)
+			}
+			var unresolved *reader.UnresolvedError
+			switch {
+			case errors.As(err, &unresolved):
+				// The lanes have everything before the message: that is applied
+				// before the consumer halts.
+				end(false)
+			case !closing:
+				end(true)
+			}
+		case l := <-lanes:
+			running--
+			if l.err == nil {
+				continue // its queue was closed
+			}
+			ended.addLane(s.c, l.err, s.partitionsOf(l.lane))
+			end(true)
+		}
+	}
+	ended.settle(s)
+	return ended
+}
+
+// partitionsOf lists those of a lane.
+func (s *session) partitionsOf(lane int) []int {
+	var out []int
+	for i := lane; i < len(s.partitions); i += len(s.lanes) {
+		out = append(out, s.partitions[i])
+	}
+	return out
+}
+
+// feed follows one topic.
+func (s *session) feed(ctx context.Context, t int) (err error) {
+	defer lane.Recover(&err)
+	c := s.c
+	cfg := reader.FeedConfig{
+		Topic: t, Consumer: c.declared, Lanes: len(s.lanes), Lane: s.lane,
+		Start: s.initial[t], Incarnation: s.incarnation,
+	}
+	if slices.ContainsFunc(c.declared.Inputs, func(in abi.Input) bool {
+		return in.Topic == c.topics[t] && in.Key.Kind == abi.KeyFunction
+	}) {
+		k := &teller{index: c.index, make: func(ctx context.Context) (*instance, error) {
+			return c.guests.make(ctx, c.plugin.Module, c.log.With("feed", c.topics[t]))
+		}}
+		defer func() { err = errors.Join(err, k.close(context.WithoutCancel(ctx))) }()
+		cfg.Teller = k
+	}
+	again := c.host.policy().NewLoop(c.Reporter())
+	feed, err := reader.NewFeed(c.host.sources[c.topics[t]], cfg,
+		func(ctx context.Context, l int, sl reader.Slice) error {
+			again.Done()
+			return s.lanes[l].Queue().Push(ctx, sl)
+		}, again.Again)
+	if err != nil {
+		return err
+	}
+	return feed.Run(ctx, s.start[t])
+}
