@@ -22,7 +22,8 @@ type Store interface {
 	// Info describes the driver, the server and the schema.
 	Info(ctx context.Context) (Info, error)
 	// Check examines the database for doctor and readyz: reachable, schema in
-	// shape, settings that matter. The error says what to mend.
+	// shape, settings that matter. The error says what to mend. It may be asked
+	// often: what was in shape less than a minute ago need not be looked at anew.
 	Check(ctx context.Context) error
 	Close() error
 }

@@ -83,7 +83,7 @@ func (s *Store) Check(ctx context.Context) error {
 			s.logf("mysql: %s", w)
 		}
 	}
-	return errors.Join(srv.check(s.opt.MaxEvent), s.CheckSchema(ctx))
+	return errors.Join(srv.check(s.opt.MaxEvent), s.InShape(ctx))
 }
 
 func (s *Store) logf(format string, args ...any) {

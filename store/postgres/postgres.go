@@ -105,7 +105,7 @@ func (s *Store) logf(format string, args ...any) {
 
 // Check implements [store.Store].
 func (s *Store) Check(ctx context.Context) error {
-	if err := s.CheckSchema(ctx); err != nil {
+	if err := s.InShape(ctx); err != nil {
 		return err
 	}
 	if err := s.checkServer(ctx); err != nil {

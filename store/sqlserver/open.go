@@ -232,7 +232,7 @@ func (s *Store) Check(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("check: %w", err)
 	}
-	return errors.Join(at.check(), s.CheckSchema(ctx))
+	return errors.Join(at.check(), s.InShape(ctx))
 }
 
 // Close waits for calls that run and closes the connections. Calls that come

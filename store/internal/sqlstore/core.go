@@ -29,6 +29,7 @@ type Core struct {
 
 	incarnation atomic.Uint64
 	seen        sync.Map // topic → *atomic.Int64, see Look
+	shape       atomic.Pointer[inShape]
 	builds      sync.Map // build → *buildTables
 	plans       sync.Map // physical table → *Plan
 }

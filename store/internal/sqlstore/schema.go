@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/projhost/projhost/readmodel"
 	"github.com/projhost/projhost/store"
@@ -31,6 +32,31 @@ func (c *Core) CheckSchema(ctx context.Context) error {
 		return fmt.Errorf("migration %04d_%s is not on record in %s: insert the row that `projhost schema print --driver %s` has for it",
 			m.Version, m.Name, c.names.table("schema_migrations"), c.Dialect.Name)
 	}
+	return nil
+}
+
+// inShapeFor is how long a schema that was in shape is taken to be. Whoever asks
+// whether a host is well asks again and again, and a look at the schema takes
+// some forty statements.
+const inShapeFor = time.Minute
+
+// inShape is a look at the schema that found nothing wrong.
+type inShape struct {
+	at          time.Time
+	incarnation uint64
+}
+
+// InShape is CheckSchema, but for a schema that was in shape a moment ago, in
+// the same incarnation of the database.
+func (c *Core) InShape(ctx context.Context) error {
+	now := inShape{time.Now(), c.Incarnation()}
+	if last := c.shape.Load(); last != nil && last.incarnation == now.incarnation && now.at.Sub(last.at) < inShapeFor {
+		return nil
+	}
+	if err := c.CheckSchema(ctx); err != nil {
+		return err
+	}
+	c.shape.Store(&now)
 	return nil
 }
 

@@ -40,6 +40,7 @@ func Run(t *testing.T, create func(t testing.TB) *Database) {
 		"LostLockMakesNoSecondBuild":         lostLock,
 		"ScriptEqualsFirstStart":             script,
 		"MissingOrOtherTablesStopTheStart":   otherTables,
+		"SchemaInShapeIsNotLookedAtAnew":     schemaInShape,
 		"StrangersTableStopsTheFirstStart":   strangersTable,
 		"FirstStartDiesAnywhere":             startDies,
 		"SubscribeDiesAnywhere":              subscribeDies,
@@ -344,6 +345,23 @@ func otherTables(t *testing.T, d *db) {
 	opt.NeverInitialize = false
 	_, _, err := d.Open(opt)
 	require.Error(t, err, "what is on record is not made anew")
+}
+
+// The schema is not looked at for everyone who asks whether the host is well,
+// but again in another incarnation of the database, and until nothing is wrong.
+func schemaInShape(t *testing.T, d *db) {
+	h := d.open(small("ph_", ""))
+	table := h.Dialect.Rows.Quote("ph_instances")
+	require.NoError(t, h.Core.InShape(d.ctx()))
+	d.script("ALTER TABLE " + table + " ADD other int NOT NULL")
+	require.NoError(t, h.Core.InShape(d.ctx()), "it was in shape a moment ago")
+	h.Core.Raise()
+	var e *store.SchemaError
+	for range 2 {
+		require.ErrorAs(t, h.Core.InShape(d.ctx()), &e)
+	}
+	d.script("ALTER TABLE " + table + " DROP COLUMN other")
+	require.NoError(t, h.Core.InShape(d.ctx()))
 }
 
 // A table of ours is not made where a stranger's has its name, and nothing is on
