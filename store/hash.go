@@ -10,12 +10,14 @@ const (
 	KeyEncodingVersion = 1
 )
 
-// PartitionOf gives the partition of a key among n: FNV-1a of the key's bytes,
-// 64 bits, finished with fmix64, modulo n. The finisher is there because the
-// low bit of FNV-1a is but the parity of its input: keys like "17:17" would
-// leave half of the partitions empty. It is part of what is stored and is never
-// changed. n must be positive.
-func PartitionOf(key string, n int) int {
+// PartitionOf gives the partition of a key among n: its hash modulo n. It is part
+// of what is stored and is never changed. n must be positive.
+func PartitionOf(key string, n int) int { return int(KeyHash(key) % uint64(n)) }
+
+// KeyHash is FNV-1a of the key's bytes, 64 bits, finished with fmix64. The
+// finisher is there because the low bit of FNV-1a is but the parity of its input:
+// keys like "17:17" would leave half of the partitions empty.
+func KeyHash[T string | []byte](key T) uint64 {
 	const (
 		offset = 14695981039346656037
 		prime  = 1099511628211
@@ -30,5 +32,5 @@ func PartitionOf(key string, n int) int {
 	h ^= h >> 33
 	h *= 0xc4ceb9fe1a85ec53
 	h ^= h >> 33
-	return int(h % uint64(n))
+	return h
 }

@@ -275,6 +275,9 @@ type Instance struct {
 	// TTL is how long after its last heartbeat the instance counts as running,
 	// by the database's clock. 0: for ever.
 	TTL time.Duration
+	// MaxPartitions is how many partitions the instance takes at most, over all
+	// consumers that are spread. 0: no limit.
+	MaxPartitions int
 }
 
 // InstanceStatus is a recorded instance as the database's clock sees it.
@@ -298,6 +301,39 @@ type Ownership struct {
 	Partition  int
 	InstanceID string
 	Generation int64
+}
+
+// Enlistment is a build that an instance runs. SingleOwner says that all its
+// partitions are to be together.
+type Enlistment struct {
+	Build       int64
+	SingleOwner bool
+}
+
+// Membership is an enlistment as others see it: the build's partitions may be
+// assigned to the instance. ReadThrough is by topic.
+type Membership struct {
+	Enlistment
+	InstanceID  string
+	ReadThrough map[string]int64
+}
+
+// ConsumerStatus is what a consumer is doing. Build is its live build.
+type ConsumerStatus struct {
+	Build int64
+	ID    ConsumerID
+	State ConsumerState
+	Halt  *Halt
+	Epoch int64
+}
+
+// Survey is what all hosts decide from who applies what. Its parts need not be of
+// one moment.
+type Survey struct {
+	Instances []InstanceStatus      // by start, id
+	Members   []Membership          // by build, instance; of all instances there are
+	Consumers []ConsumerStatus      // by type, name
+	Owners    map[int64][]Ownership // by build, each by partition; of the builds asked for
 }
 
 // Batch is what one lane decided for a contiguous stretch of each of its
