@@ -278,12 +278,14 @@ func unescape(c byte) byte {
 	return c
 }
 
-// appendQuoted appends text as a JSON string.
-func appendQuoted(dst []byte, text []byte) []byte {
+// AppendJSONString appends text, valid UTF-8, as a JSON string. Only what has to
+// be is escaped.
+func AppendJSONString[T string | []byte](dst []byte, text T) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')
 	start := 0
-	for i, c := range text {
+	for i := 0; i < len(text); i++ {
+		c := text[i]
 		if c >= 0x20 && c != '"' && c != '\\' {
 			continue
 		}

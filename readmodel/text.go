@@ -41,7 +41,7 @@ func appendJSON(dst []byte, v *abi.Value) []byte {
 	case abi.TagNull:
 		return append(dst, "null"...)
 	case abi.TagText:
-		return appendQuoted(dst, v.B)
+		return AppendJSONString(dst, v.B)
 	case abi.TagFalse, abi.TagTrue, abi.TagInt, abi.TagFloat, abi.TagJSON:
 		return appendTextForm(dst, v)
 	}

@@ -51,7 +51,7 @@ func (j *rowsJSON) int(name string, v int64) {
 
 func (j *rowsJSON) string(name, v string) {
 	j.member(name)
-	j.b = appendString(j.b, v)
+	j.b = readmodel.AppendJSONString(j.b, v)
 }
 
 func (j *rowsJSON) bytes(name string, v []byte) {
@@ -92,35 +92,6 @@ func (j *rowsJSON) value(name string, v any) error {
 	return nil
 }
 
-// appendString appends a JSON string. Only what has to be is escaped; texts are
-// valid UTF-8.
-func appendString(b []byte, s string) []byte {
-	const digits = "0123456789abcdef"
-	b = append(b, '"')
-	from := 0
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		if c >= 0x20 && c != '"' && c != '\\' {
-			continue
-		}
-		b = append(b, s[from:i]...)
-		from = i + 1
-		switch c {
-		case '"', '\\':
-			b = append(b, '\\', c)
-		case '\n':
-			b = append(b, '\\', 'n')
-		case '\r':
-			b = append(b, '\\', 'r')
-		case '\t':
-			b = append(b, '\\', 't')
-		default:
-			b = append(b, '\\', 'u', '0', '0', digits[c>>4], digits[c&15])
-		}
-	}
-	return append(append(b, s[from:]...), '"')
-}
-
 // stringsJSON is a JSON list of strings.
 func stringsJSON(list []string) string {
 	b := []byte{'['}
@@ -128,7 +99,7 @@ func stringsJSON(list []string) string {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = appendString(b, s)
+		b = readmodel.AppendJSONString(b, s)
 	}
 	return string(append(b, ']'))
 }
