@@ -181,7 +181,7 @@ func manyFaults(t *testing.T, random *rand.Rand) {
 	path := filepath.Join(t.TempDir(), "p.db")
 	open := func() *sqlite.Store {
 		// Nothing of this depends on what the wall clock says: it jumps.
-		inner, err := sqlite.Open(t.Context(), sqlite.Options{Path: path, Partitions: parts,
+		inner, err := sqlite.Open(t.Context(), sqlite.Options{DSN: path, Partitions: parts,
 			Now: func() time.Time { return time.Now().Add(time.Duration(rand.IntN(100)-50) * time.Hour) }})
 		require.NoError(t, err)
 		return inner

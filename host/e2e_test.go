@@ -23,7 +23,7 @@ import (
 
 func openSQLite(t testing.TB, path string) *sqlite.Store {
 	t.Helper()
-	st, err := sqlite.Open(t.Context(), sqlite.Options{Path: path})
+	st, err := sqlite.Open(t.Context(), sqlite.Options{DSN: path})
 	require.NoError(t, err)
 	return st
 }

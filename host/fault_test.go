@@ -23,7 +23,7 @@ import (
 // made again.
 func TestEveryCallFailsOnSQLite(t *testing.T) {
 	t.Parallel()
-	st, err := sqlite.Open(t.Context(), sqlite.Options{Path: filepath.Join(t.TempDir(), "p.db"), Partitions: 4})
+	st, err := sqlite.Open(t.Context(), sqlite.Options{DSN: filepath.Join(t.TempDir(), "p.db"), Partitions: 4})
 	require.NoError(t, err)
 	defer st.Close()
 	events := someEvents(36)

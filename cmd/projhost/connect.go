@@ -230,9 +230,8 @@ func openStore(ctx context.Context, cfg *config.Config, logf func(string, ...any
 	if cfg.Store.Driver != "sqlite" {
 		timeout = max(cfg.Cluster.InstanceTTL, timeoutMin)
 	}
-	return drivers.Open(ctx, drivers.Options{
+	return drivers.Open(ctx, cfg.Store.Driver, store.Options{
 		Timeout:         timeout,
-		Driver:          cfg.Store.Driver,
 		DSN:             cfg.StoreDSN(),
 		DirectDSN:       cfg.Store.DirectDSN,
 		TablePrefix:     cfg.Store.TablePrefix,

@@ -64,7 +64,7 @@ type rig struct {
 
 func openStore(t testing.TB) *sqlite.Store {
 	t.Helper()
-	st, err := sqlite.Open(t.Context(), sqlite.Options{Path: filepath.Join(t.TempDir(), "projhost.db"), TablePrefix: "ph_", Partitions: 16, MaxEvent: 64 << 10})
+	st, err := sqlite.Open(t.Context(), sqlite.Options{DSN: filepath.Join(t.TempDir(), "projhost.db"), TablePrefix: "ph_", Partitions: 16, MaxEvent: 64 << 10})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
 	return st
@@ -542,7 +542,7 @@ func FuzzAppendBody(f *testing.F) {
 	f.Add([]byte(`{"expected_version":"any","events":[{"id":"`+id1+`","type":"T","data":{"a":1}}]}`), "/v1/streams/a/1")
 	f.Add([]byte(`{"streams":[{"aggregate_type":"a","aggregate_id":"1","expected_version":0,"events":[]}],"snapshots":[{"sequence":1}]}`), "/v1/commits")
 	f.Add([]byte(`{"id":"`+id2+`","aggregate_type":"a","aggregate_id":"1","type":"T","data":1}`+"\n"), "/v1/import")
-	st, err := sqlite.Open(context.Background(), sqlite.Options{Path: filepath.Join(f.TempDir(), "projhost.db"), TablePrefix: "ph_"})
+	st, err := sqlite.Open(context.Background(), sqlite.Options{DSN: filepath.Join(f.TempDir(), "projhost.db"), TablePrefix: "ph_"})
 	require.NoError(f, err)
 	f.Cleanup(func() { _ = st.Close() })
 	h := New(Deps{Store: st, Runtime: &runtime{}}, Config{}).Handler()

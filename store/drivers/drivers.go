@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/projhost/projhost/store"
 	"github.com/projhost/projhost/store/mysql"
@@ -16,32 +15,10 @@ import (
 	"github.com/projhost/projhost/store/sqlserver"
 )
 
-// Options say which database to open, for all drivers alike.
-type Options struct {
-	Driver string // one of Names
-	// DSN is the path of the file for sqlite, else a connection string.
-	DSN string
-	// DirectDSN is a session connection where DSN goes through a pooler
-	// (postgres: detector, LISTEN, locks). "": DSN.
-	DirectDSN       string
-	TablePrefix     string
-	ReadModelPrefix string
-	NeverInitialize bool
-	Partitions      int
-	MaxEvent        int
-	MaxOpenConns    int // 0: the driver's default
-	// Timeout ends what a frozen host would hold for ever: the server's limit
-	// for an idle transaction and for waits. 0: 15 s.
-	Timeout time.Duration
-	// Logf gets what an operator should see and no caller is told, such as a
-	// connection of the detector that was lost. nil: nobody.
-	Logf func(format string, args ...any)
-}
-
 // driver is what there is to know of one.
 type driver struct {
 	name string
-	open func(context.Context, Options) (store.Store, error)
+	open func(context.Context, store.Options) (store.Store, error)
 	// schemas are the dialects that its script is spelled in, by the name that
 	// asks for one; the driver's own name is among them.
 	schemas []string
@@ -50,57 +27,41 @@ type driver struct {
 
 var all = []driver{
 	{
-		name: "sqlite",
-		open: func(ctx context.Context, o Options) (store.Store, error) {
-			return opened(sqlite.Open(ctx, sqlite.Options{
-				Path: o.DSN, TablePrefix: o.TablePrefix, ReadModelPrefix: o.ReadModelPrefix, NeverInitialize: o.NeverInitialize,
-				Partitions: o.Partitions, MaxEvent: o.MaxEvent, Readers: o.MaxOpenConns, BusyFor: o.Timeout,
-			}))
-		},
+		name:    "sqlite",
+		open:    opening(sqlite.Open),
 		schemas: []string{"sqlite"},
 		schema:  func(_, prefix string, partitions int) (string, error) { return sqlite.SchemaSQL(prefix, partitions) },
 	},
 	{
-		name: "postgres",
-		open: func(ctx context.Context, o Options) (store.Store, error) {
-			return opened(postgres.Open(ctx, postgres.Options{
-				DSN: o.DSN, DirectDSN: o.DirectDSN, TablePrefix: o.TablePrefix, ReadModelPrefix: o.ReadModelPrefix, NeverInitialize: o.NeverInitialize,
-				Partitions: o.Partitions, MaxEvent: o.MaxEvent, MaxOpenConns: o.MaxOpenConns, Timeout: o.Timeout, Logf: o.Logf,
-			}))
-		},
+		name:    "postgres",
+		open:    opening(postgres.Open),
 		schemas: []string{"postgres"},
 		schema:  func(_, prefix string, partitions int) (string, error) { return postgres.SchemaSQL(prefix, partitions) },
 	},
 	{
-		name: "mysql",
-		open: func(ctx context.Context, o Options) (store.Store, error) {
-			return opened(mysql.Open(ctx, mysql.Options{
-				DSN: o.DSN, TablePrefix: o.TablePrefix, ReadModelPrefix: o.ReadModelPrefix, NeverInitialize: o.NeverInitialize,
-				Partitions: o.Partitions, MaxEvent: o.MaxEvent, MaxOpenConns: o.MaxOpenConns, Timeout: o.Timeout, Logf: o.Logf,
-			}))
-		},
+		name:    "mysql",
+		open:    opening(mysql.Open),
 		schemas: []string{"mysql", "mariadb"},
 		schema:  mysql.SchemaSQL,
 	},
 	{
-		name: "sqlserver",
-		open: func(ctx context.Context, o Options) (store.Store, error) {
-			return opened(sqlserver.Open(ctx, sqlserver.Options{
-				DSN: o.DSN, TablePrefix: o.TablePrefix, ReadModelPrefix: o.ReadModelPrefix, NeverInitialize: o.NeverInitialize,
-				Partitions: o.Partitions, MaxEvent: o.MaxEvent, MaxOpenConns: o.MaxOpenConns, Timeout: o.Timeout, Logf: o.Logf,
-			}))
-		},
+		name:    "sqlserver",
+		open:    opening(sqlserver.Open),
 		schemas: []string{"sqlserver"},
 		schema:  func(_, prefix string, partitions int) (string, error) { return sqlserver.SchemaSQL(prefix, partitions) },
 	},
 }
 
-// opened keeps a nil pointer out of the interface.
-func opened[S store.Store](s S, err error) (store.Store, error) {
-	if err != nil {
-		return nil, err
+// opening gives the Open of a driver the form of all; it keeps a nil pointer out
+// of the interface.
+func opening[S store.Store](open func(context.Context, store.Options) (S, error)) func(context.Context, store.Options) (store.Store, error) {
+	return func(ctx context.Context, o store.Options) (store.Store, error) {
+		s, err := open(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		return s, nil
 	}
-	return s, nil
 }
 
 // Names are the drivers there are.
@@ -121,14 +82,15 @@ func Schemas() (names []string) {
 	return names
 }
 
-// Open opens a store; see the driver's own Open. The errors say what to mend.
-func Open(ctx context.Context, o Options) (store.Store, error) {
+// Open opens a store with the driver of a name, one of Names; see the driver's
+// own Open. The errors say what to mend.
+func Open(ctx context.Context, name string, o store.Options) (store.Store, error) {
 	for i := range all {
-		if all[i].name == o.Driver {
+		if all[i].name == name {
 			return all[i].open(ctx, o)
 		}
 	}
-	return nil, fmt.Errorf("there is no driver %q: it is one of %s", o.Driver, strings.Join(Names(), ", "))
+	return nil, fmt.Errorf("there is no driver %q: it is one of %s", name, strings.Join(Names(), ", "))
 }
 
 // SchemaSQL is the script that makes the host's tables in an empty database.

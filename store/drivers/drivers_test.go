@@ -11,7 +11,7 @@ import (
 
 func TestOpensByName(t *testing.T) {
 	t.Parallel()
-	st, err := Open(t.Context(), Options{Driver: "sqlite", DSN: filepath.Join(t.TempDir(), "x.db"), TablePrefix: "ph_", Partitions: 7})
+	st, err := Open(t.Context(), "sqlite", store.Options{DSN: filepath.Join(t.TempDir(), "x.db"), TablePrefix: "ph_", Partitions: 7})
 	require.NoError(t, err)
 	defer st.Close()
 	info, err := st.Info(t.Context())
@@ -24,11 +24,11 @@ func TestAFailedOpenIsNoStore(t *testing.T) {
 	t.Parallel()
 	for _, name := range Names() {
 		var st store.Store
-		st, err := Open(t.Context(), Options{Driver: name, DSN: "", TablePrefix: "ph_"})
+		st, err := Open(t.Context(), name, store.Options{DSN: "", TablePrefix: "ph_"})
 		require.Error(t, err, name)
 		require.True(t, st == nil, name)
 	}
-	_, err := Open(t.Context(), Options{Driver: "oracle"})
+	_, err := Open(t.Context(), "oracle", store.Options{})
 	require.ErrorContains(t, err, `there is no driver "oracle": it is one of sqlite, `)
 }
 

@@ -22,7 +22,7 @@ func TestCore(t *testing.T) {
 		require.NoError(tb, err)
 		tb.Cleanup(func() { _ = admin.Close() })
 		return &coretest.Database{
-			Open: func(opt sqlstore.Options) (store.Store, *sqlstore.Core, error) {
+			Open: func(opt store.Options) (store.Store, *sqlstore.Core, error) {
 				s, err := Open(tb.Context(), Options{DSN: dsn, TablePrefix: opt.TablePrefix, ReadModelPrefix: opt.ReadModelPrefix,
 					NeverInitialize: opt.NeverInitialize, Partitions: opt.Partitions, Logf: tb.Logf})
 				if err != nil {

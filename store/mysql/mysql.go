@@ -17,38 +17,16 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/projhost/projhost/store"
 	"github.com/projhost/projhost/store/internal/rules"
 	"github.com/projhost/projhost/store/internal/sqlstore"
 )
 
-// Options say which database to open and what to expect there.
-type Options struct {
-	// DSN is the connection string: user:password@tcp(host:3306)/database, with
-	// the parameters of github.com/go-sql-driver/mysql. What the driver relies on
-	// is set whatever the string says.
-	DSN string
-	// TablePrefix precedes the host's tables; it is used as it stands.
-	TablePrefix string
-	// ReadModelPrefix precedes the tables of read models.
-	ReadModelPrefix string
-	// NeverInitialize checks the schema at start instead of creating it.
-	NeverInitialize bool
-	// Partitions is N; the first start freezes it. 0: what the database has,
-	// 256 for a new one.
-	Partitions int
-	// MaxEvent bounds an event's data and metadata, bytes. 0: 1 MiB.
-	MaxEvent int
-	// MaxOpenConns bounds the connections. 0: 20.
-	MaxOpenConns int
-	// Timeout is how long the server lets a session sit in a transaction, and how
-	// long a statement waits for a lock. 0: 15 s.
-	Timeout time.Duration
-	// Logf gets what an operator should see and no caller is told. nil: nobody.
-	Logf func(format string, args ...any)
-}
+// Options is [store.Options]. DSN is user:password@tcp(host:3306)/database, with
+// the parameters of github.com/go-sql-driver/mysql; what the driver relies on is
+// set whatever the string says. MaxOpenConns is 20 unless it is set.
+type Options = store.Options
 
 // Store is an open database. It implements [store.Store].
 type Store struct {

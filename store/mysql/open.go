@@ -125,10 +125,7 @@ func (s *Store) start(ctx context.Context, cfg *mysql.Config, srv *server) (err 
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	s.Core, err = sqlstore.New(s.engine, dialect(srv), sqlstore.Options{
-		TablePrefix: s.opt.TablePrefix, ReadModelPrefix: s.opt.ReadModelPrefix, NeverInitialize: s.opt.NeverInitialize,
-		Partitions: s.opt.Partitions, MaxEvent: s.opt.MaxEvent,
-	})
+	s.Core, err = sqlstore.New(s.engine, dialect(srv), s.opt)
 	if err != nil {
 		return err
 	}

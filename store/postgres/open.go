@@ -57,8 +57,7 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.Core, err = sqlstore.New(s.engine, dialect(), sqlstore.Options{TablePrefix: s.opt.TablePrefix, ReadModelPrefix: s.opt.ReadModelPrefix,
-		NeverInitialize: s.opt.NeverInitialize, Partitions: s.opt.Partitions, MaxEvent: s.opt.MaxEvent})
+	s.Core, err = sqlstore.New(s.engine, dialect(), s.opt)
 	if err != nil {
 		return err
 	}

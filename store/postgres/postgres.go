@@ -16,7 +16,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/projhost/projhost/store"
 	"github.com/projhost/projhost/store/internal/rules"
@@ -24,33 +23,10 @@ import (
 	"github.com/projhost/projhost/store/postgres/internal/mark"
 )
 
-// Options say which database to open and what to expect there.
-type Options struct {
-	// DSN is a connection string, a URL or key=value pairs. Tables are made in
-	// the first schema of its search_path.
-	DSN string
-	// DirectDSN reaches the same database past a pooler. "": DSN is direct.
-	DirectDSN string
-	// TablePrefix precedes the host's tables; it is used as it stands.
-	TablePrefix string
-	// ReadModelPrefix precedes the tables of read models.
-	ReadModelPrefix string
-	// NeverInitialize checks the schema at start instead of creating it.
-	NeverInitialize bool
-	// Partitions is N; the first start freezes it. 0: what the database has,
-	// 256 for a new one.
-	Partitions int
-	// MaxEvent bounds an event's data and metadata, bytes. 0: 1 MiB.
-	MaxEvent int
-	// MaxOpenConns bounds the connections for work; a few more go past a pooler.
-	// 0: by the number of processors.
-	MaxOpenConns int
-	// Timeout is what the server allows an idle transaction and a wait for a lock,
-	// so that a frozen host holds up nobody for ever. 0: 15 s.
-	Timeout time.Duration
-	// Logf gets what an operator should see and no caller is told. nil: nobody.
-	Logf func(format string, args ...any)
-}
+// Options is [store.Options]. DSN is a URL or key=value pairs; tables are made in
+// the first schema of its search_path. MaxOpenConns is by the number of
+// processors unless it is set, and a few connections more go past a pooler.
+type Options = store.Options
 
 // Store is an open database. It implements [store.Store].
 type Store struct {

@@ -29,7 +29,7 @@ func TestGuardsFailInOneFlight(t *testing.T) {
 		"missing checkpoint": {fmt.Sprintf(moved, 1, 0, 5000) + `; SELECT CASE WHEN changes() = 1 THEN 1 ELSE ` + fails + ` END`, lib.SQLITE_ERROR},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c1, err := openConn(s.opt.Path, true)
+			c1, err := openConn(s.opt.DSN, true)
 			require.NoError(t, err)
 			err = c1.script(`BEGIN IMMEDIATE; UPDATE accounts__b1 SET n = 99; ` + c.guard + `; COMMIT`)
 			require.Equal(t, c.code, code(err), "%v", err)
@@ -38,7 +38,7 @@ func TestGuardsFailInOneFlight(t *testing.T) {
 		})
 	}
 	// With guards that hold the same text does commit.
-	c1, err := openConn(s.opt.Path, true)
+	c1, err := openConn(s.opt.DSN, true)
 	require.NoError(t, err)
 	require.NoError(t, c1.script(`BEGIN IMMEDIATE; `+held+`1; `+fmt.Sprintf(moved, 1, 0, 0)+`; UPDATE accounts__b1 SET n = 99; COMMIT`))
 	require.NoError(t, c1.close())

@@ -32,9 +32,9 @@ func putMany(t testing.TB, s *Store, from int) {
 func TestLogIsMovedBesideTheCommits(t *testing.T) {
 	s := scratch(t, Options{})
 	s.writer.every = 5
-	before := fileSize(t, s.opt.Path)
+	before := fileSize(t, s.opt.DSN)
 	putMany(t, s, 0)
-	require.Eventually(t, func() bool { return fileSize(t, s.opt.Path) > before }, waitMax, waitStep, "without a further write")
+	require.Eventually(t, func() bool { return fileSize(t, s.opt.DSN) > before }, waitMax, waitStep, "without a further write")
 	require.Len(t, scratchRows(t, s), 500)
 }
 
@@ -56,11 +56,11 @@ func TestLogIsBegunAnew(t *testing.T) {
 			return beside.checkpoint()
 		}))
 		s.points.moved.Store(true)
-		if log := fileSize(t, s.opt.Path+"-wal"); n == 9 {
+		if log := fileSize(t, s.opt.DSN+"-wal"); n == 9 {
 			most = log
 		}
 	}
-	require.Less(t, fileSize(t, s.opt.Path+"-wal"), 3*most)
+	require.Less(t, fileSize(t, s.opt.DSN+"-wal"), 3*most)
 }
 
 // A reader of an old state holds the log back; when it ends, the log goes on

@@ -89,7 +89,7 @@ func crashDeclaration(tables []*readmodel.Table) store.Declaration {
 // numbers of all rows, children included, add up to the checkpoint.
 func checkCrashed(t *testing.T, path string) map[int]int64 {
 	t.Helper()
-	s, err := Open(t.Context(), Options{Path: path, TablePrefix: "ph_"})
+	s, err := Open(t.Context(), Options{DSN: path, TablePrefix: "ph_"})
 	require.NoError(t, err)
 	defer s.Close()
 	tables, err := crashTables()
@@ -134,7 +134,7 @@ func childApplies(path string) {
 			childFails(err)
 		}
 	}
-	s, err := Open(ctx, Options{Path: path, TablePrefix: "ph_"})
+	s, err := Open(ctx, Options{DSN: path, TablePrefix: "ph_"})
 	check(err)
 	tables, err := crashTables()
 	check(err)

@@ -17,7 +17,7 @@ import (
 // at once, and tells what was acknowledged.
 func childAppends(path string) {
 	ctx := context.Background()
-	s, err := Open(ctx, Options{Path: path, TablePrefix: "ph_"})
+	s, err := Open(ctx, Options{DSN: path, TablePrefix: "ph_"})
 	if err != nil {
 		childFails(err)
 	}
@@ -79,7 +79,7 @@ func TestKilledWhileAppending(t *testing.T) {
 
 func checkAfterKill(t *testing.T, path string, acknowledged map[string]string) {
 	t.Helper()
-	s, err := Open(t.Context(), Options{Path: path, TablePrefix: "ph_"})
+	s, err := Open(t.Context(), Options{DSN: path, TablePrefix: "ph_"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
 	stored, versions := map[string]string{}, map[string]int64{}

@@ -30,7 +30,7 @@ func tiny(t *testing.T, options string) string {
 
 func TestDiskFull(t *testing.T) {
 	dir := tiny(t, "size=4m")
-	s, err := Open(t.Context(), Options{Path: filepath.Join(dir, "projhost.db"), TablePrefix: "ph_"})
+	s, err := Open(t.Context(), Options{DSN: filepath.Join(dir, "projhost.db"), TablePrefix: "ph_"})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, s.Close()) }()
 	big := store.NewEvent{Type: "Big", Data: []byte(`"` + strings.Repeat("x", 50_000) + `"`)}
@@ -56,7 +56,7 @@ func TestDiskFull(t *testing.T) {
 	require.NoError(t, add())
 	require.EqualValues(t, stored+1, version(t, s, "A-1"))
 	require.NoError(t, s.Close())
-	again, err := Open(t.Context(), Options{Path: filepath.Join(dir, "projhost.db"), TablePrefix: "ph_"})
+	again, err := Open(t.Context(), Options{DSN: filepath.Join(dir, "projhost.db"), TablePrefix: "ph_"})
 	require.NoError(t, err)
 	require.EqualValues(t, stored+1, version(t, again, "A-1"))
 	require.NoError(t, again.Close())
@@ -65,17 +65,17 @@ func TestDiskFull(t *testing.T) {
 // An empty disk that is full already has no room for the first start.
 func TestDiskFullAtFirstStart(t *testing.T) {
 	dir := tiny(t, "size=32k")
-	_, err := Open(t.Context(), Options{Path: filepath.Join(dir, "projhost.db"), TablePrefix: "ph_"})
+	_, err := Open(t.Context(), Options{DSN: filepath.Join(dir, "projhost.db"), TablePrefix: "ph_"})
 	require.ErrorContains(t, err, "the disk is full")
 }
 
 func TestReadOnlyDisk(t *testing.T) {
 	dir := tiny(t, "size=4m")
 	path := filepath.Join(dir, "projhost.db")
-	s, err := Open(t.Context(), Options{Path: path, TablePrefix: "ph_"})
+	s, err := Open(t.Context(), Options{DSN: path, TablePrefix: "ph_"})
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 	require.NoError(t, syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
-	_, err = Open(t.Context(), Options{Path: path, TablePrefix: "ph_"})
+	_, err = Open(t.Context(), Options{DSN: path, TablePrefix: "ph_"})
 	require.ErrorContains(t, err, "may this user write")
 }

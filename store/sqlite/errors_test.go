@@ -28,9 +28,9 @@ func requireTransient(t testing.TB, err error, primaryCode int, hint string) *st
 
 // Another process, an SQL client say, is in the middle of a write transaction.
 func TestLockedByAnotherProcess(t *testing.T) {
-	s := openTest(t, Options{BusyFor: 100 * time.Millisecond})
+	s := openTest(t, Options{Timeout: 100 * time.Millisecond})
 	appendOne(t, s, "A-1")
-	other, err := openConn(s.opt.Path, true)
+	other, err := openConn(s.opt.DSN, true)
 	require.NoError(t, err)
 	defer other.close()
 	require.NoError(t, other.script("BEGIN IMMEDIATE"))
@@ -102,7 +102,7 @@ func TestFull(t *testing.T) {
 func TestNotADatabase(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "projhost.db")
 	require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("these are notes, not tables\n", 400)), 0o600))
-	_, err := Open(t.Context(), Options{Path: path, TablePrefix: "ph_"})
+	_, err := Open(t.Context(), Options{DSN: path, TablePrefix: "ph_"})
 	requireTransient(t, err, lib.SQLITE_NOTADB, "not an SQLite database")
 	require.ErrorContains(t, err, path)
 }
@@ -120,7 +120,7 @@ func manyEvents(from, to int) []store.ImportEvent {
 
 func TestDamagedDatabase(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "projhost.db")
-	s := openTest(t, Options{Path: path})
+	s := openTest(t, Options{DSN: path})
 	_, err := s.Import(t.Context(), manyEvents(0, 5000))
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
@@ -134,7 +134,7 @@ func TestDamagedDatabase(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.NoError(t, f.Close())
-	s = openTest(t, Options{Path: path})
+	s = openTest(t, Options{DSN: path})
 	_, err = s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Limit: 5000, Partition: -1})
 	requireTransient(t, err, lib.SQLITE_CORRUPT, "restore a backup")
 	_, err = s.Import(t.Context(), manyEvents(5000, 5100))
@@ -197,7 +197,7 @@ func TestUnknownCodecIsRefusedOnRead(t *testing.T) {
 	s := openTest(t, Options{})
 	appendOne(t, s, "A-1")
 	require.NoError(t, s.SaveSnapshot(t.Context(), store.Snapshot{AggregateType: "account", AggregateID: "A-1", Sequence: 1, Data: []byte(`1`)}))
-	run(t, s.opt.Path, `UPDATE ph_events SET codec_version = 2; UPDATE ph_snapshots SET codec_version = 2`)
+	run(t, s.opt.DSN, `UPDATE ph_events SET codec_version = 2; UPDATE ph_snapshots SET codec_version = 2`)
 	_, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Partition: -1})
 	require.ErrorContains(t, err, "position 1")
 	require.ErrorContains(t, err, "json has no version 2")
@@ -212,7 +212,7 @@ func TestMutilatedEventIsRefusedOnRead(t *testing.T) {
 	s := openTest(t, Options{})
 	appendOne(t, s, "A-1")
 	for _, id := range []string{"x''", "x'0102'", "zeroblob(15)", "zeroblob(17)"} {
-		run(t, s.opt.Path, `UPDATE ph_events SET id = `+id)
+		run(t, s.opt.DSN, `UPDATE ph_events SET id = `+id)
 		_, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Partition: -1})
 		require.ErrorContains(t, err, "position 1", id)
 	}
@@ -242,7 +242,7 @@ func TestRewoundDatabaseRaisesTheIncarnation(t *testing.T) {
 	page, err := s.ReadPage(t.Context(), q)
 	require.NoError(t, err)
 	before := page.Incarnation
-	run(t, s.opt.Path, `DELETE FROM ph_events WHERE position > 3; UPDATE ph_topics SET end_position = 3`)
+	run(t, s.opt.DSN, `DELETE FROM ph_events WHERE position > 3; UPDATE ph_topics SET end_position = 3`)
 	page, err = s.ReadPage(t.Context(), q)
 	require.NoError(t, err)
 	require.Greater(t, page.Incarnation, before)

@@ -11,7 +11,7 @@ import (
 )
 
 func childHolds(path string) {
-	if _, err := Open(context.Background(), Options{Path: path, TablePrefix: "ph_"}); err != nil {
+	if _, err := Open(context.Background(), Options{DSN: path, TablePrefix: "ph_"}); err != nil {
 		childFails(err)
 	}
 	fmt.Println("open")
@@ -23,7 +23,7 @@ func TestSecondHostIsKeptOff(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "projhost.db")
 	c := startChild(t, "hold", path)
 	require.Equal(t, "open", c.line())
-	_, err := Open(t.Context(), Options{Path: path, TablePrefix: "ph_"})
+	_, err := Open(t.Context(), Options{DSN: path, TablePrefix: "ph_"})
 	var locked *LockedError
 	require.ErrorAs(t, err, &locked)
 	host, _ := os.Hostname()
@@ -33,10 +33,10 @@ func TestSecondHostIsKeptOff(t *testing.T) {
 
 	// However it ends, the lock ends with it; the file that stays says nothing.
 	c.kill()
-	s := openTest(t, Options{Path: path})
-	_, err = Open(t.Context(), Options{Path: path, TablePrefix: "ph_"})
+	s := openTest(t, Options{DSN: path})
+	_, err = Open(t.Context(), Options{DSN: path, TablePrefix: "ph_"})
 	require.ErrorAs(t, err, &locked)
 	require.Contains(t, err.Error(), fmt.Sprintf("process %d", os.Getpid()))
 	require.NoError(t, s.Close())
-	require.NoError(t, openTest(t, Options{Path: path}).Close())
+	require.NoError(t, openTest(t, Options{DSN: path}).Close())
 }

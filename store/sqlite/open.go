@@ -29,21 +29,21 @@ func Open(ctx context.Context, opt Options) (_ *Store, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.unlock, err = lockFile(s.opt.Path+".lock", s.opt.Now()); err != nil {
+	if s.unlock, err = lockFile(s.opt.DSN+".lock", s.opt.Now()); err != nil {
 		return nil, err
 	}
 	return s.start(ctx)
 }
 
 func newStore(opt Options) (*Store, error) {
-	if opt.Path == "" {
+	if opt.DSN == "" {
 		return nil, errors.New("sqlite: no path of a database ([store] dsn)")
 	}
-	path, err := filepath.Abs(opt.Path)
+	path, err := filepath.Abs(opt.DSN)
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: %w", err)
 	}
-	opt.Path = path
+	opt.DSN = path
 	if fi, err := os.Stat(filepath.Dir(path)); err != nil || !fi.IsDir() {
 		return nil, fmt.Errorf("sqlite: the folder %s does not exist: create it, or set data_dir or [store] dsn", filepath.Dir(path))
 	}
@@ -51,11 +51,11 @@ func newStore(opt Options) (*Store, error) {
 		return nil, fmt.Errorf("sqlite: %d partitions: want 1 to %d ([partitions] count)", opt.Partitions, partitionsMax)
 	}
 	opt.MaxEvent = cmp.Or(opt.MaxEvent, store.DefaultMaxEvent)
-	opt.Readers = cmp.Or(opt.Readers, 8)
-	opt.BusyFor = cmp.Or(opt.BusyFor, 5*time.Second)
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}
+	opt.MaxOpenConns = cmp.Or(opt.MaxOpenConns, 8)
+	opt.Timeout = cmp.Or(opt.Timeout, 5*time.Second)
 	names, err := newNaming(opt.TablePrefix)
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: %w", err)
@@ -66,9 +66,9 @@ func newStore(opt Options) (*Store, error) {
 	s := &Store{opt: opt, names: names, q: newQueries(names), unlock: func() error { return nil }}
 	s.incarnation.Store(1)
 	s.points = newCheckpointer(s.openCheckpointer)
-	s.writer = &writer{open: s.openWriter, onLoss: s.raise, busyFor: opt.BusyFor, points: s.points, every: checkpointPages}
+	s.writer = &writer{open: s.openWriter, onLoss: s.raise, busyFor: opt.Timeout, points: s.points, every: checkpointPages}
 	s.writer.idle = sync.NewCond(&s.writer.mu)
-	s.readers = &readers{open: s.openReader, slots: make(chan struct{}, opt.Readers), ended: make(chan struct{})}
+	s.readers = &readers{open: s.openReader, slots: make(chan struct{}, opt.MaxOpenConns), ended: make(chan struct{})}
 	return s, nil
 }
 
@@ -76,7 +76,7 @@ func newStore(opt Options) (*Store, error) {
 func (s *Store) start(ctx context.Context) (_ *Store, err error) {
 	defer func() {
 		if err != nil {
-			err = errors.Join(fmt.Errorf("open %s: %w", s.opt.Path, err), s.Close())
+			err = errors.Join(fmt.Errorf("open %s: %w", s.opt.DSN, err), s.Close())
 		}
 	}()
 	go s.points.run()
@@ -116,7 +116,7 @@ func (s *Store) pragmas(more ...string) []string {
 }
 
 func (s *Store) openWriter() (*conn, error) {
-	c, err := openConn(s.opt.Path, s.opt.NeverInitialize, s.pragmas(
+	c, err := openConn(s.opt.DSN, s.opt.NeverInitialize, s.pragmas(
 		"journal_mode = WAL",
 		"synchronous = FULL",
 		pragmaInt("wal_autocheckpoint", 0), // see checkpointer
@@ -139,11 +139,11 @@ func (s *Store) openWriter() (*conn, error) {
 func (s *Store) openCheckpointer() (*conn, error) {
 	// FULL: the log is synced before its pages are moved, the file before the
 	// log is written over.
-	return openConn(s.opt.Path, true, s.pragmas("synchronous = FULL", pragmaInt("wal_autocheckpoint", 0), pragmaInt("cache_size", -64))...)
+	return openConn(s.opt.DSN, true, s.pragmas("synchronous = FULL", pragmaInt("wal_autocheckpoint", 0), pragmaInt("cache_size", -64))...)
 }
 
 func (s *Store) openReader() (*conn, error) {
-	return openConn(s.opt.Path, true, s.pragmas(
+	return openConn(s.opt.DSN, true, s.pragmas(
 		"query_only = ON",
 		pragmaInt("cache_size", -readerCacheKiB),
 	)...)

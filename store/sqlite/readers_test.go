@@ -13,7 +13,7 @@ import (
 
 // However a read ends, its connection serves again or is replaced.
 func TestReadersSurviveHowReadsEnd(t *testing.T) {
-	s := openTest(t, Options{Readers: 2})
+	s := openTest(t, Options{MaxOpenConns: 2})
 	appendOne(t, s, "A-1")
 	boom := errors.New("boom")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -49,7 +49,7 @@ func TestReadersSurviveHowReadsEnd(t *testing.T) {
 
 // A query that would take minutes ends with its caller.
 func TestLongReadIsInterrupted(t *testing.T) {
-	s := openTest(t, Options{Readers: 1})
+	s := openTest(t, Options{MaxOpenConns: 1})
 	ctx, cancel := context.WithCancel(t.Context())
 	began := make(chan struct{})
 	go func() {

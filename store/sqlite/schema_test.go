@@ -56,7 +56,7 @@ func TestPrintedSchemaIsTheHosts(t *testing.T) {
 			require.NoError(t, err)
 			run(t, filepath.Join(dir, "printed.db"), script)
 			for _, name := range []string{"printed.db", "made.db"} {
-				s, err := Open(t.Context(), Options{Path: filepath.Join(dir, name), TablePrefix: prefix, Partitions: partitions, NeverInitialize: name == "printed.db"})
+				s, err := Open(t.Context(), Options{DSN: filepath.Join(dir, name), TablePrefix: prefix, Partitions: partitions, NeverInitialize: name == "printed.db"})
 				require.NoError(t, err)
 				require.NoError(t, s.Check(t.Context()))
 				require.NoError(t, s.Close())
@@ -70,7 +70,7 @@ func TestPrintedSchemaRefusesBadSettings(t *testing.T) {
 	for _, prefix := range []string{"1x", "a-b", `a"b`, "a b", "é", "_x", strings.Repeat("x", 33), "a;b"} {
 		_, err := SchemaSQL(prefix, 0)
 		require.ErrorContains(t, err, "table_prefix", prefix)
-		_, err = Open(t.Context(), Options{Path: filepath.Join(t.TempDir(), "x.db"), TablePrefix: prefix})
+		_, err = Open(t.Context(), Options{DSN: filepath.Join(t.TempDir(), "x.db"), TablePrefix: prefix})
 		require.ErrorContains(t, err, "table_prefix", prefix)
 	}
 	_, err := SchemaSQL("ph_", partitionsMax+1)
@@ -81,11 +81,11 @@ func TestPrintedSchemaRefusesBadSettings(t *testing.T) {
 func TestPrefixesKeepApart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "shared.db")
 	for _, prefix := range []string{"a_", "b_"} {
-		s := openTest(t, Options{Path: path, TablePrefix: prefix})
+		s := openTest(t, Options{DSN: path, TablePrefix: prefix})
 		appendOne(t, s, prefix)
 		require.NoError(t, s.Close())
 	}
-	s := openTest(t, Options{Path: path, TablePrefix: "a_"})
+	s := openTest(t, Options{DSN: path, TablePrefix: "a_"})
 	require.EqualValues(t, 1, version(t, s, "a_"))
 	require.EqualValues(t, 0, version(t, s, "b_"))
 }
@@ -139,7 +139,7 @@ func TestNeverInitializeTellsWhatIsMissing(t *testing.T) {
 			run(t, path, script)
 			run(t, path, c.change)
 			before := dump(t, path)
-			_, err = Open(t.Context(), Options{Path: path, TablePrefix: "ph_", NeverInitialize: true})
+			_, err = Open(t.Context(), Options{DSN: path, TablePrefix: "ph_", NeverInitialize: true})
 			for _, want := range append(c.want, path) {
 				require.ErrorContains(t, err, want)
 			}
@@ -150,7 +150,7 @@ func TestNeverInitializeTellsWhatIsMissing(t *testing.T) {
 
 func TestNeverInitializeMakesNoFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "projhost.db")
-	_, err := Open(t.Context(), Options{Path: path, TablePrefix: "ph_", NeverInitialize: true})
+	_, err := Open(t.Context(), Options{DSN: path, TablePrefix: "ph_", NeverInitialize: true})
 	require.ErrorContains(t, err, "the file cannot be opened")
 	require.NoFileExists(t, path)
 }
@@ -163,17 +163,17 @@ func TestNeverInitializeBearsAdditions(t *testing.T) {
 	run(t, path, script)
 	run(t, path, `CREATE TABLE mine (x); ALTER TABLE ph_events ADD COLUMN note TEXT; ALTER TABLE ph_events ADD COLUMN stars INTEGER NOT NULL DEFAULT 5;
 		CREATE INDEX mine_type ON ph_events (type)`)
-	s := openTest(t, Options{Path: path, NeverInitialize: true})
+	s := openTest(t, Options{DSN: path, NeverInitialize: true})
 	appendOne(t, s, "A-1")
 }
 
 func TestNewerSchemaIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "projhost.db")
-	require.NoError(t, openTest(t, Options{Path: path}).Close())
+	require.NoError(t, openTest(t, Options{DSN: path}).Close())
 	run(t, path, `INSERT INTO ph_schema_migrations VALUES (99, 'later', 'x', 0)`)
 	before := dump(t, path)
 	for _, never := range []bool{false, true} {
-		_, err := Open(t.Context(), Options{Path: path, TablePrefix: "ph_", NeverInitialize: never})
+		_, err := Open(t.Context(), Options{DSN: path, TablePrefix: "ph_", NeverInitialize: never})
 		var newer *migrate.NewerError
 		require.ErrorAs(t, err, &newer)
 		require.Equal(t, 99, newer.Found)
@@ -183,9 +183,9 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 
 func TestChangedMigrationIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "projhost.db")
-	require.NoError(t, openTest(t, Options{Path: path}).Close())
+	require.NoError(t, openTest(t, Options{DSN: path}).Close())
 	run(t, path, `UPDATE ph_schema_migrations SET checksum = 'x' WHERE version = 1`)
-	_, err := Open(t.Context(), Options{Path: path, TablePrefix: "ph_"})
+	_, err := Open(t.Context(), Options{DSN: path, TablePrefix: "ph_"})
 	var changed *migrate.ChecksumError
 	require.ErrorAs(t, err, &changed)
 	require.Equal(t, 1, changed.Version)
@@ -193,8 +193,8 @@ func TestChangedMigrationIsRefused(t *testing.T) {
 
 func TestFrozenSettingsAreRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "projhost.db")
-	require.NoError(t, openTest(t, Options{Path: path, Partitions: 12}).Close())
-	_, err := Open(t.Context(), Options{Path: path, TablePrefix: "ph_", Partitions: 13})
+	require.NoError(t, openTest(t, Options{DSN: path, Partitions: 12}).Close())
+	_, err := Open(t.Context(), Options{DSN: path, TablePrefix: "ph_", Partitions: 13})
 	require.ErrorContains(t, err, "12 partitions")
 	require.ErrorContains(t, err, "13")
 	require.ErrorContains(t, err, "[partitions] count = 12")
@@ -204,17 +204,17 @@ func TestFrozenSettingsAreRefused(t *testing.T) {
 		"position_mode = 'guesses'": "guesses",
 	} {
 		run(t, path, `UPDATE ph_partition_metadata SET `+change)
-		_, err := Open(t.Context(), Options{Path: path, TablePrefix: "ph_"})
+		_, err := Open(t.Context(), Options{DSN: path, TablePrefix: "ph_"})
 		require.ErrorContains(t, err, want)
 		run(t, path, fmt.Sprintf(`UPDATE ph_partition_metadata SET hash = '%s', key_encoding = %d, position_mode = 'counter'`, store.PartitionHash, store.KeyEncodingVersion))
 	}
-	require.NoError(t, openTest(t, Options{Path: path}).Close())
+	require.NoError(t, openTest(t, Options{DSN: path}).Close())
 }
 
 // openShared opens without the lock that keeps other processes off, to see what
 // the database's own lock is good for.
 func openShared(ctx context.Context, path string) (*Store, error) {
-	s, err := newStore(Options{Path: path, TablePrefix: "ph_"})
+	s, err := newStore(Options{DSN: path, TablePrefix: "ph_"})
 	if err != nil {
 		return nil, err
 	}
@@ -234,7 +234,7 @@ func childOpens(path string) {
 
 func TestConcurrentFirstStarts(t *testing.T) {
 	want := filepath.Join(t.TempDir(), "want.db")
-	require.NoError(t, openTest(t, Options{Path: want}).Close())
+	require.NoError(t, openTest(t, Options{DSN: want}).Close())
 	for range 5 {
 		path := filepath.Join(t.TempDir(), "projhost.db")
 		var wg sync.WaitGroup
@@ -268,11 +268,11 @@ func TestConcurrentFirstStarts(t *testing.T) {
 func TestFailedMigrationLeavesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "projhost.db")
 	run(t, path, `CREATE TABLE ph_consumers (mine TEXT)`)
-	_, err := Open(t.Context(), Options{Path: path, TablePrefix: "ph_"})
+	_, err := Open(t.Context(), Options{DSN: path, TablePrefix: "ph_"})
 	require.ErrorContains(t, err, "0002_consumers")
 	require.NotContains(t, strings.Join(dump(t, path), "\n"), "ph_builds")
 	run(t, path, `DROP TABLE ph_consumers`)
-	require.NoError(t, openTest(t, Options{Path: path}).Close())
+	require.NoError(t, openTest(t, Options{DSN: path}).Close())
 }
 
 func TestSettingsOfEveryConnection(t *testing.T) {
@@ -305,7 +305,7 @@ func TestSettingsOfEveryConnection(t *testing.T) {
 }
 
 func TestFolderMustExist(t *testing.T) {
-	_, err := Open(t.Context(), Options{Path: filepath.Join(t.TempDir(), "no", "projhost.db"), TablePrefix: "ph_"})
+	_, err := Open(t.Context(), Options{DSN: filepath.Join(t.TempDir(), "no", "projhost.db"), TablePrefix: "ph_"})
 	require.ErrorContains(t, err, "does not exist")
 	_, err = Open(t.Context(), Options{})
 	require.ErrorContains(t, err, "[store] dsn")
@@ -315,12 +315,12 @@ func TestFolderMustExist(t *testing.T) {
 func TestOddPaths(t *testing.T) {
 	for _, name := range []string{"with space.db", "per%20cent.db", "question?mode=memory.db", "hash#tag.db", "ü.db", "a&b=c.db", "file:x.db"} {
 		path := filepath.Join(t.TempDir(), name)
-		s := openTest(t, Options{Path: path})
+		s := openTest(t, Options{DSN: path})
 		appendOne(t, s, "A-1")
 		require.NoError(t, s.Close())
 		fi, err := os.Stat(path)
 		require.NoError(t, err)
 		require.Positive(t, fi.Size())
-		require.NoError(t, openTest(t, Options{Path: path, NeverInitialize: true}).Close())
+		require.NoError(t, openTest(t, Options{DSN: path, NeverInitialize: true}).Close())
 	}
 }

@@ -10,34 +10,15 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/projhost/projhost/store"
 	"github.com/projhost/projhost/store/internal/rules"
 )
 
-// Options say which database to open and what to expect there.
-type Options struct {
-	// Path of the database file. Its folder has to exist.
-	Path string
-	// TablePrefix precedes the host's tables; it is used as it stands.
-	TablePrefix string
-	// ReadModelPrefix precedes the tables of read models.
-	ReadModelPrefix string
-	// NeverInitialize checks the schema at start instead of creating it.
-	NeverInitialize bool
-	// Partitions is N; the first start freezes it. 0: what the database has,
-	// 256 for a new one.
-	Partitions int
-	// MaxEvent bounds an event's data and metadata, bytes. 0: 1 MiB.
-	MaxEvent int
-	// Readers bounds the connections that read. 0: 8.
-	Readers int
-	// BusyFor is how long a write waits for another process's lock. 0: 5 s.
-	BusyFor time.Duration
-	// Now is the clock. nil: time.Now.
-	Now func() time.Time
-}
+// Options is [store.Options]. DSN is the path of the database file, whose folder
+// has to exist. MaxOpenConns bounds the connections that read, 8 unless it is
+// set. Timeout is how long a write waits for another process's lock.
+type Options = store.Options
 
 // Store is an open database. It implements [store.Store].
 type Store struct {

@@ -9,8 +9,8 @@ import (
 
 func openTest(t testing.TB, opt Options) *Store {
 	t.Helper()
-	if opt.Path == "" {
-		opt.Path = filepath.Join(t.TempDir(), "projhost.db")
+	if opt.DSN == "" {
+		opt.DSN = filepath.Join(t.TempDir(), "projhost.db")
 	}
 	if opt.TablePrefix == "" {
 		opt.TablePrefix = "ph_"

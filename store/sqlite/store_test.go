@@ -17,7 +17,7 @@ func BenchmarkStore(b *testing.B) { storetest.Bench(b, openIn(b.TempDir())) }
 func openIn(dir string) storetest.Open {
 	return func(t testing.TB, cfg storetest.Config) store.Store {
 		s, err := Open(t.Context(), Options{
-			Path: filepath.Join(dir, cfg.Database+".db"), TablePrefix: cmp.Or(cfg.TablePrefix, "ph_"), ReadModelPrefix: cfg.ReadModelPrefix,
+			DSN: filepath.Join(dir, cfg.Database+".db"), TablePrefix: cmp.Or(cfg.TablePrefix, "ph_"), ReadModelPrefix: cfg.ReadModelPrefix,
 			Partitions: cfg.Partitions, MaxEvent: cfg.MaxEvent,
 		})
 		require.NoError(t, err)

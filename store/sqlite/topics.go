@@ -145,16 +145,16 @@ func (s *Store) readPage(ctx context.Context, c *conn, q store.PageQuery) (store
 // Check implements [store.Store].
 func (s *Store) Check(ctx context.Context) error {
 	if err := s.snapshot(ctx, "check", s.checkSchema); err != nil {
-		return fmt.Errorf("check %s: %w", s.opt.Path, err)
+		return fmt.Errorf("check %s: %w", s.opt.DSN, err)
 	}
 	// An empty transaction takes the write lock and touches no page.
 	if err := s.write(ctx, "check", 0, func(*tx) error { return nil }); err != nil {
-		return fmt.Errorf("check %s: %w", s.opt.Path, err)
+		return fmt.Errorf("check %s: %w", s.opt.DSN, err)
 	}
 	if err := s.points.failed(); err != nil {
 		// The next one may be a long way off on a quiet host.
 		s.points.wake()
-		return fmt.Errorf("check %s: %w", s.opt.Path, err)
+		return fmt.Errorf("check %s: %w", s.opt.DSN, err)
 	}
 	return nil
 }

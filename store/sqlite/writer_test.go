@@ -56,7 +56,7 @@ func put(tx *tx, n int, f func() error) error {
 
 func scratch(t testing.TB, opt Options) *Store {
 	s := openTest(t, opt)
-	run(t, s.opt.Path, `CREATE TABLE scratch (n INTEGER NOT NULL UNIQUE)`)
+	run(t, s.opt.DSN, `CREATE TABLE scratch (n INTEGER NOT NULL UNIQUE)`)
 	return s
 }
 

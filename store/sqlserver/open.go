@@ -20,30 +20,10 @@ import (
 	"github.com/projhost/projhost/store/internal/sqlstore"
 )
 
-// Options say which database to open and what to expect there.
-type Options struct {
-	// DSN is the connection string, of any form that go-mssqldb reads:
-	// sqlserver://user:password@host:1433?database=name&encrypt=true. It has to
-	// name a database.
-	DSN string
-	// TablePrefix precedes the host's tables; it is used as it stands.
-	TablePrefix string
-	// ReadModelPrefix precedes the tables of read models.
-	ReadModelPrefix string
-	// NeverInitialize checks the schema at start instead of creating it.
-	NeverInitialize bool
-	// Partitions is N; the first start freezes it. 0: what the database has,
-	// 256 for a new one.
-	Partitions int
-	// MaxEvent bounds an event's data and metadata, bytes. 0: 1 MiB.
-	MaxEvent int
-	// MaxOpenConns bounds the connections; fewer than 4 are 4. 0: 20.
-	MaxOpenConns int
-	// Timeout is how long a statement waits for a lock. 0: 15 s.
-	Timeout time.Duration
-	// Logf gets what an operator should see and no caller is told. nil: nobody.
-	Logf func(format string, args ...any)
-}
+// Options is [store.Options]. DSN is of any form that go-mssqldb reads, such as
+// sqlserver://user:password@host:1433?database=name&encrypt=true, and has to name
+// a database. MaxOpenConns is 20 unless it is set; fewer than 4 are 4.
+type Options = store.Options
 
 const (
 	timeoutDefault  = 15 * time.Second
@@ -83,8 +63,7 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 // open opens the database behind a pool, and closes the pool if it cannot.
 func open(ctx context.Context, db *sql.DB, opt Options) (*Store, error) {
 	s := &Store{engine: &engine{db: db, timeout: cmp.Or(opt.Timeout, timeoutDefault)}}
-	core, err := sqlstore.New(s.engine, dialect, sqlstore.Options{TablePrefix: opt.TablePrefix, ReadModelPrefix: opt.ReadModelPrefix,
-		NeverInitialize: opt.NeverInitialize, Partitions: opt.Partitions, MaxEvent: opt.MaxEvent})
+	core, err := sqlstore.New(s.engine, dialect, opt)
 	if err == nil {
 		s.Core = core
 		s.engine.lost = core.Raise

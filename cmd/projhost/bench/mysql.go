@@ -142,7 +142,7 @@ func (d *mysqlEngine) drop(name string) error {
 func (d *mysqlEngine) close() error { return errors.Join(d.drop(d.name), d.server.Close()) }
 
 func (d *mysqlEngine) open(ctx context.Context, dsn string) (store.Store, error) {
-	return drivers.Open(ctx, drivers.Options{Driver: "mysql", DSN: dsn, TablePrefix: tablePrefix})
+	return drivers.Open(ctx, "mysql", store.Options{DSN: dsn, TablePrefix: tablePrefix})
 }
 
 func (d *mysqlEngine) address() (network, address string) { return d.cfg.Net, d.cfg.Addr }

@@ -88,7 +88,7 @@ func (d *postgresEngine) close() error {
 }
 
 func (d *postgresEngine) open(ctx context.Context, dsn string) (store.Store, error) {
-	return drivers.Open(ctx, drivers.Options{Driver: "postgres", DSN: dsn, TablePrefix: tablePrefix})
+	return drivers.Open(ctx, "postgres", store.Options{DSN: dsn, TablePrefix: tablePrefix})
 }
 
 func (d *postgresEngine) address() (network, address string) {

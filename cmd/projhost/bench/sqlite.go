@@ -58,7 +58,7 @@ func copyFile(from, to string) (err error) {
 }
 
 func (d *sqliteEngine) open(ctx context.Context, dsn string) (store.Store, error) {
-	return sqlite.Open(ctx, sqlite.Options{Path: dsn, TablePrefix: tablePrefix})
+	return sqlite.Open(ctx, sqlite.Options{DSN: dsn, TablePrefix: tablePrefix})
 }
 
 // connect opens the database with the settings of the host's writer. That

@@ -19,7 +19,7 @@ import (
 type Core struct {
 	Engine  Engine
 	Dialect *Dialect
-	Opt     Options
+	Opt     store.Options
 
 	names      *naming
 	q          queries
@@ -35,7 +35,7 @@ type Core struct {
 }
 
 // New makes a core that has not looked at its database yet.
-func New(e Engine, d *Dialect, opt Options) (*Core, error) {
+func New(e Engine, d *Dialect, opt store.Options) (*Core, error) {
 	if opt.Partitions < 0 || opt.Partitions > rules.PartitionsMax {
 		return nil, fmt.Errorf("%s: %d partitions: want 1 to %d ([partitions] count)", d.Name, opt.Partitions, rules.PartitionsMax)
 	}

@@ -122,19 +122,6 @@ type Dialect struct {
 	ViewIs func(ctx context.Context, c Conn, public, physical string, t *readmodel.Table) (bool, error)
 }
 
-// Options are a driver's, common to all.
-type Options struct {
-	TablePrefix     string
-	ReadModelPrefix string
-	// NeverInitialize checks the schema at start instead of creating it.
-	NeverInitialize bool
-	// Partitions is N; the first start freezes it. 0: what the database has,
-	// 256 for a new one.
-	Partitions int
-	// MaxEvent bounds an event's data and metadata, bytes. 0: 1 MiB.
-	MaxEvent int
-}
-
 var _ interface {
 	store.Consumers
 	store.Leases

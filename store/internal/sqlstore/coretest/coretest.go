@@ -24,7 +24,7 @@ import (
 // Database is an empty database of one test.
 type Database struct {
 	// Open opens it as a host does; the caller closes the store.
-	Open func(opt sqlstore.Options) (store.Store, *sqlstore.Core, error)
+	Open func(opt store.Options) (store.Store, *sqlstore.Core, error)
 	// Script runs a script of statements, as an operator does.
 	Script func(text string) error
 }
@@ -68,7 +68,7 @@ type host struct {
 	*sqlstore.Core
 }
 
-func (d *db) open(opt sqlstore.Options) host {
+func (d *db) open(opt store.Options) host {
 	d.t.Helper()
 	s, c, err := d.Open(opt)
 	require.NoError(d.t, err)
@@ -89,8 +89,8 @@ func (d *db) ctx() context.Context {
 }
 
 // small is few partitions, for the sake of time.
-func small(prefix, models string) sqlstore.Options {
-	return sqlstore.Options{TablePrefix: prefix, ReadModelPrefix: models, Partitions: 4}
+func small(prefix, models string) store.Options {
+	return store.Options{TablePrefix: prefix, ReadModelPrefix: models, Partitions: 4}
 }
 
 func declare(t require.TestingT, name string, tables ...string) store.Declaration {
@@ -138,7 +138,7 @@ func concurrentStarts(t *testing.T, d *db) {
 	var errs [hosts]error
 	var stores [hosts]store.Store
 	for i := range hosts {
-		opt := sqlstore.Options{TablePrefix: "one_"}
+		opt := store.Options{TablePrefix: "one_"}
 		if i%4 == 3 {
 			opt.TablePrefix = "two_"
 		}
