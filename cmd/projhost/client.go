@@ -35,6 +35,16 @@ type answerError struct {
 
 func (e *answerError) Error() string { return fmt.Sprintf("%s (%s)", e.Message, e.Code) }
 
+// lostCallError is a call that has no answer: whether it was done is not known.
+type lostCallError struct {
+	what string // was under way
+	base string
+	err  error
+}
+
+func (e *lostCallError) Error() string { return fmt.Sprintf("%s %s: %v", e.what, e.base, e.err) }
+func (e *lostCallError) Unwrap() error { return e.err }
+
 // answerMax bounds what is read of one answer.
 const answerMax = 1 << 30
 
@@ -66,12 +76,12 @@ func (c *client) call(ctx context.Context, method, path string, query url.Values
 		if ue, ok := errors.AsType[*url.Error](err); ok {
 			err = ue.Err // its text repeats method and address
 		}
-		return nil, nil, fmt.Errorf("call the host at %s: %w", c.base, err)
+		return nil, nil, &lostCallError{"call the host at", c.base, err}
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, answerMax))
 	if err != nil {
-		return nil, nil, fmt.Errorf("read the answer of %s: %w", c.base, err)
+		return nil, nil, &lostCallError{"read the answer of", c.base, err}
 	}
 	if resp.StatusCode >= 300 {
 		if c.local && ctx.Err() != nil {

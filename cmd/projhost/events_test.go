@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +15,9 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/projhost/projhost/host/api"
+	"github.com/projhost/projhost/store/sqlite"
 )
 
 const (
@@ -84,6 +89,56 @@ func TestImportOfLinesWithoutID(t *testing.T) {
 	require.Contains(t, p.run("", "import", "--as", "m", "monday.jsonl").ok(), "3 events stored in")
 	p.write("monday.jsonl", anonymous+anonymous+anonymous+line(id1, "1", "T", "1"))
 	require.Contains(t, p.run("", "import", "--as", "m", "monday.jsonl").ok(), "1 event stored, 3 without id already there")
+}
+
+// A lost connection and a database that is away for a while do not end an
+// import, but it does not wait for ever.
+func TestImportTriesAgain(t *testing.T) {
+	p := newPlace(t)
+	st, err := sqlite.Open(t.Context(), sqlite.Options{DSN: filepath.Join(t.TempDir(), "x.db"), TablePrefix: "ph_"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, st.Close()) })
+	inner := api.New(api.Deps{Store: st, Runtime: noRuntime{}}, api.Config{}).Handler()
+	calls, failures := 0, 2
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/v1/import" {
+			inner.ServeHTTP(w, r)
+			return
+		}
+		calls++
+		switch {
+		case calls > failures:
+			inner.ServeHTTP(w, r)
+		case calls == 1: // it is stored, and nobody is told
+			inner.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
+		default:
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = w.Write([]byte(`{"error":{"code":"unavailable","message":"import: the server is starting up"}}`))
+		}
+	}))
+	t.Cleanup(srv.Close)
+	p.write("events.jsonl", line(id1, "1", "T", "1"))
+	o := p.run("", "import", "events.jsonl", "--url", srv.URL)
+	require.Equal(t, exitOK, o.code)
+	require.Contains(t, o.stdout, "0 events stored, 1 already there")
+	require.Equal(t, 3, calls)
+	require.Regexp(t, `^import events\.jsonl: (call the host at|read the answer of) `+srv.URL+`: .*: it is tried again for up to 1m0s
+import events\.jsonl: goes on after .*s
+$`, o.stderr)
+
+	calls, failures = 1, 1000
+	o = p.run("", "import", "events.jsonl", "--url", srv.URL, "--retry-for", "300ms")
+	require.Equal(t, exitFailed, o.code)
+	require.GreaterOrEqual(t, calls, 3, "now, and at least once more")
+	require.Contains(t, o.stderr, "projhost: import events.jsonl: import: the server is starting up (unavailable) (0 events stored; import again to go on)\n")
+	calls = 1
+	p.run("", "import", "events.jsonl", "--url", srv.URL, "--retry-for", "0").
+		fails(exitFailed, "projhost: import events.jsonl: import: the server is starting up (unavailable) (0 events stored; import again to go on)\n")
+	require.Equal(t, 2, calls)
+	o = p.run("", "import", "events.jsonl", "--retry-for", "-1s")
+	require.Equal(t, exitUsage, o.code)
+	require.Contains(t, o.stderr, "--retry-for must not be negative")
 }
 
 // A file that had to be mended is still the same import, under the name that

@@ -26,8 +26,16 @@ const (
 	importBatchBytes = 4 << 20
 )
 
+// A batch that the host or the database cannot take is sent again after a wait,
+// each twice as long as the one before.
+const (
+	againFirst = 250 * time.Millisecond
+	againLast  = 5 * time.Second
+)
+
 func (c *cli) importCommand() *cobra.Command {
 	var name, skipBad string
+	var retryFor time.Duration
 	cmd := &cobra.Command{
 		Use:   "import FILE…",
 		Short: "Append the events of JSON Lines files (.gz too, - for standard input)",
@@ -43,6 +51,9 @@ An import can be started again: events that are stored already are counted and p
 gets one derived from the import's name, its stream, its place among the file's lines of that stream and its
 text. The name is --as NAME, by default the file's base name with the SHA-256 of its first 64 KiB.
 
+While the host or the database does not answer, or is full or busy, the import tries again for --retry-for,
+and says so. Events of an attempt whose answer was lost are counted as already there.
+
 The first bad line ends the import with exit status 1; everything before it is stored. --skip-bad FILE
 writes bad lines to FILE instead and goes on.`,
 		Args: atLeastOne("a FILE"),
@@ -52,11 +63,15 @@ writes bad lines to FILE instead and goes on.`,
 					return usage("standard input needs --as NAME, which names the import for the ids of lines without one")
 				}
 			}
-			return c.importFiles(cmd.Context(), files, name, skipBad)
+			if retryFor < 0 {
+				return usage("--retry-for must not be negative")
+			}
+			return c.importFiles(cmd.Context(), files, name, skipBad, retryFor)
 		},
 	}
 	cmd.Flags().StringVar(&name, "as", "", "`name` of the import, for the ids of lines that have none")
 	cmd.Flags().StringVar(&skipBad, "skip-bad", "", "write bad lines to `file` and go on")
+	cmd.Flags().DurationVar(&retryFor, "retry-for", time.Minute, "how long a host or database that does not answer is tried again; 0 ends the import at once")
 	return cmd
 }
 
@@ -78,13 +93,13 @@ func (s *importSummary) before() string {
 	return text
 }
 
-func (c *cli) importFiles(ctx context.Context, files []string, name, skipBad string) (err error) {
+func (c *cli) importFiles(ctx context.Context, files []string, name, skipBad string, retryFor time.Duration) (err error) {
 	cl, err := c.connectOrOpen(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, cl.close()) }()
-	im := &importer{cli: c, client: cl, ctx: ctx, lineMax: c.lineMax()}
+	im := &importer{cli: c, client: cl, ctx: ctx, lineMax: c.lineMax(), retryFor: retryFor}
 	if name != "" {
 		im.namer = jsonl.NewNamer(name)
 	}
@@ -161,13 +176,14 @@ func (c *cli) lineMax() int {
 
 // importer sends the lines of files in batches.
 type importer struct {
-	cli     *cli
-	client  *client
-	ctx     context.Context
-	namer   *jsonl.Namer
-	bad     io.Writer // nil: a bad line ends the import
-	bar     *progressbar.ProgressBar
-	summary importSummary
+	cli      *cli
+	client   *client
+	ctx      context.Context
+	namer    *jsonl.Namer
+	bad      io.Writer     // nil: a bad line ends the import
+	retryFor time.Duration // without success
+	bar      *progressbar.ProgressBar
+	summary  importSummary
 
 	name    string // of the file, for messages
 	own     string // the name its import has by its text, "" with --as
@@ -293,7 +309,7 @@ func (im *importer) flush() error {
 		if err := im.ctx.Err(); err != nil {
 			return fmt.Errorf("import %s: interrupted (%s; import again to go on)", im.name, im.summary.before())
 		}
-		err := im.send(batch)
+		err := im.sendPatiently(batch)
 		if err == nil {
 			return nil
 		}
@@ -337,6 +353,48 @@ func (im *importer) sendAll(part []importLine) error {
 	err := im.flush()
 	im.batch = rest[:0]
 	return err
+}
+
+// sendPatiently is send, again and again while it fails with what passes.
+func (im *importer) sendPatiently(batch []importLine) error {
+	var since time.Time
+	for wait := againFirst; ; wait = min(2*wait, againLast) {
+		err := im.send(batch)
+		if err == nil && !since.IsZero() {
+			im.say("goes on after %s", round(time.Since(since)))
+		}
+		if !passes(err) || im.retryFor == 0 {
+			return err
+		}
+		if since.IsZero() {
+			since = time.Now()
+			im.say("%v: it is tried again for up to %s", err, im.retryFor)
+		}
+		left := im.retryFor - time.Since(since)
+		if left <= 0 {
+			return err
+		}
+		select {
+		case <-im.ctx.Done():
+			return errInterrupted
+		case <-time.After(min(wait, left)):
+		}
+	}
+}
+
+// passes reports whether a call failed for a cause that has nothing to do with
+// what was sent.
+func passes(err error) bool {
+	if e, ok := errors.AsType[*answerError](err); ok {
+		return e.Status == http.StatusServiceUnavailable
+	}
+	_, ok := errors.AsType[*lostCallError](err)
+	return ok
+}
+
+func (im *importer) say(format string, args ...any) {
+	_ = im.bar.Clear()
+	fmt.Fprintf(im.cli.stderr, "import %s: %s\n", im.name, fmt.Sprintf(format, args...))
 }
 
 // send stores a batch in one transaction.

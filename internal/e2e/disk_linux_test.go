@@ -88,7 +88,7 @@ func TestDiskFull(t *testing.T) {
 	}
 	require.Contains(t, h.must("GET", "/v1/streams/other/O-1?limit=1", "").body, fmt.Sprintf(`"version":%d`, stored))
 	s.write("loans.jsonl", string(bytes.Join(lines, nil)))
-	o := s.run("", "import", "loans.jsonl", "--url", h.url)
+	o := s.run("", "import", "loans.jsonl", "--url", h.url, "--retry-for", "0")
 	require.Equal(t, 1, o.code)
 	require.Regexp(t, `^projhost: import loans\.jsonl: import: the database cannot be used right now: .*`+freeSpace+`.* \(unavailable\) \(0 events stored( and [0-9,]+ already there)?; import again to go on\)\n$`, o.stderr)
 
@@ -143,7 +143,7 @@ func TestDiskFullDuringImport(t *testing.T) {
 	s.write("loans.jsonl", string(bytes.Join(lines, nil)))
 	s.run("", "append", "other", "O-1").fails(1, "standard input holds no events: give one JSON object a line")
 	s.write("data/ballast", strings.Repeat("x", 28<<20))
-	o := s.run("", "import", "loans.jsonl")
+	o := s.run("", "import", "loans.jsonl", "--retry-for", "0")
 	require.Equal(t, 1, o.code)
 	said := regexp.MustCompile(`^projhost: import loans\.jsonl: import: the database cannot be used right now: .*` + freeSpace + `.* \(unavailable\) \(([0-9,]+) events stored; import again to go on\)\n$`).FindStringSubmatch(o.stderr)
 	require.NotNil(t, said, o.stderr)
