@@ -154,7 +154,10 @@ const hintDial = "the server does not answer: is it running, and is the address 
 // classOf tells what an error means.
 func classOf(err error) (sqlstore.Class, string) {
 	if n := number(err); n != 0 {
-		m := numbers[n]
+		m, ok := numbers[n]
+		if !ok {
+			return sqlstore.Unlisted, ""
+		}
 		return m.class, m.hint
 	}
 	var op *net.OpError

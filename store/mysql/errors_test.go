@@ -92,7 +92,7 @@ func TestErrorsAreToldByNumber(t *testing.T) {
 		"SIGNAL SQLSTATE '45000'":                                        {sqlstore.Data, []uint16{1644}},
 		"SELECT * FROM nowhere":                                          {sqlstore.Unavailable, []uint16{1146}},
 		"SELECT nothing FROM things":                                     {sqlstore.Unavailable, []uint16{1054}},
-		"SELEKT":                                                         {sqlstore.Unknown, []uint16{1064}},
+		"SELEKT":                                                         {sqlstore.Unlisted, []uint16{1064}},
 	} {
 		_, err := c.ExecContext(t.Context(), text)
 		require.Error(t, err, text)
@@ -226,7 +226,7 @@ func TestClassesOfOtherErrors(t *testing.T) {
 		1053: sqlstore.Lost, 1180: sqlstore.Lost, 1927: sqlstore.Lost, 2006: sqlstore.Lost, 2013: sqlstore.Lost, 4031: sqlstore.Lost,
 		1040: sqlstore.Unavailable, 1021: sqlstore.Unavailable, 1114: sqlstore.Unavailable, 1290: sqlstore.Unavailable, 1836: sqlstore.Unavailable,
 		1047: sqlstore.Unavailable, 1969: sqlstore.Unavailable, 3024: sqlstore.Unavailable,
-		9999: sqlstore.Unknown,
+		9999: sqlstore.Unlisted,
 	} {
 		class, hint := classOf(fmt.Errorf("append: %w", &mysql.MySQLError{Number: n, Message: "Duplicate entry, deadlock, timeout"}))
 		require.Equal(t, want, class, "error %d", n)

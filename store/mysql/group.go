@@ -224,7 +224,7 @@ func (s *Store) commitGroup(ctx context.Context, group []*member) {
 		s.wakes.Wake(store.EventsTopic)
 	}
 	class, _ := classOf(err)
-	alone := errors.Is(err, errRaced) || class == sqlstore.Data
+	alone := errors.Is(err, errRaced) || class == sqlstore.Data || class == sqlstore.Unlisted
 	for _, m := range group {
 		if m.alone, m.err = alone, err; err == nil {
 			n := len(m.c.Streams)

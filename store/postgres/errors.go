@@ -42,7 +42,9 @@ var classes = map[string]sqlstore.Class{
 	codeExclusion: sqlstore.Duplicate,
 	"22":          sqlstore.Data,
 	"23":          sqlstore.Data,
+	"44":          sqlstore.Data, // WITH CHECK OPTION
 	"54":          sqlstore.Data,
+	"P0":          sqlstore.Data, // a trigger's own refusal
 
 	"08":    sqlstore.Lost,
 	"57P01": sqlstore.Lost, // admin shutdown
@@ -64,7 +66,9 @@ var classes = map[string]sqlstore.Class{
 	"58":              sqlstore.Unavailable,
 	"XX":              sqlstore.Unavailable,
 	"F0":              sqlstore.Unavailable,
+	"57":              sqlstore.Unavailable,
 	"42P01":           sqlstore.Unavailable, // undefined table
+	"42703":           sqlstore.Unavailable, // undefined column
 }
 
 // hints says what an operator can do.
@@ -169,7 +173,7 @@ func classOf(err error) (sqlstore.Class, string) {
 	}
 	class, ok := byCode(classes, code)
 	if !ok {
-		class = sqlstore.Unavailable
+		class = sqlstore.Unlisted
 	}
 	if hint == "" {
 		hint = "SQLSTATE " + code

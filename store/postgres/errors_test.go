@@ -28,7 +28,10 @@ func TestErrorsAreToldByCode(t *testing.T) {
 		"57P03": sqlstore.Unavailable, "57014": sqlstore.Unavailable, "25006": sqlstore.Unavailable, "42501": sqlstore.Unavailable,
 		"53000": sqlstore.Unavailable, "53100": sqlstore.Unavailable, "53200": sqlstore.Unavailable, "53300": sqlstore.Unavailable,
 		"28000": sqlstore.Unavailable, "28P01": sqlstore.Unavailable, "3D000": sqlstore.Unavailable, "58030": sqlstore.Unavailable, "XX001": sqlstore.Unavailable,
-		"42703": sqlstore.Unavailable, "ZZ999": sqlstore.Unavailable, // a code that nobody knows
+		"42703": sqlstore.Unavailable, "42P01": sqlstore.Unavailable, "57000": sqlstore.Unavailable,
+		"P0001": sqlstore.Data, "44000": sqlstore.Data,
+		// What is not listed is tried a few times and then ends the consumer (H33).
+		"ZZ999": sqlstore.Unlisted, "42883": sqlstore.Unlisted, "25001": sqlstore.Unlisted,
 	} {
 		_, err := c.Exec(t.Context(), fmt.Sprintf(`DO $$ BEGIN RAISE EXCEPTION 'refused' USING ERRCODE = '%s'; END $$`, code))
 		require.Equal(t, code, codeOf(err))

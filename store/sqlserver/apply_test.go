@@ -3,6 +3,7 @@ package sqlserver
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"io"
 	"regexp"
@@ -169,7 +170,11 @@ func TestApplyTellsWhatTheServerRefused(t *testing.T) {
 		"stale from":  {8114, standingRow(2, 1, 0), is(store.ErrCheckpointMoved)},
 		"disk full":   {1105, nil, isTransient(false)},
 		"permission":  {229, nil, isTransient(false)},
-		"unheard of":  {31999, nil, isTransient(false)},
+		"unheard of": {31999, nil, func(t *testing.T, err error) {
+			var transient *store.TransientError
+			require.False(t, errors.As(err, &transient), "it is not tried for ever (H33)")
+			require.ErrorContains(t, err, "apply: ")
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -38,7 +38,7 @@ func TestClasses(t *testing.T) {
 		{failure(2628), sqlstore.Data}, {failure(8114), sqlstore.Data}, {failure(245), sqlstore.Data}, {failure(1946), sqlstore.Data},
 		{failure(4060), sqlstore.Unavailable}, {failure(18456), sqlstore.Unavailable}, {failure(229), sqlstore.Unavailable},
 		{failure(1105), sqlstore.Unavailable}, {failure(9002), sqlstore.Unavailable}, {failure(3906), sqlstore.Unavailable},
-		{failure(40501), sqlstore.Unavailable}, {failure(31999), sqlstore.Unavailable},
+		{failure(40501), sqlstore.Unavailable}, {failure(207), sqlstore.Unavailable}, {failure(208), sqlstore.Unavailable}, {failure(31999), sqlstore.Unlisted},
 		{failure(596), sqlstore.Lost}, {mssql.Error{Number: 31998, Class: 20}, sqlstore.Lost},
 		{driver.ErrBadConn, sqlstore.Lost}, {io.ErrUnexpectedEOF, sqlstore.Lost}, {sql.ErrConnDone, sqlstore.Lost},
 		{mssql.StreamError{InnerError: io.EOF}, sqlstore.Lost}, {mssql.ServerError{}, sqlstore.Lost},
@@ -55,7 +55,7 @@ func TestClasses(t *testing.T) {
 	// What our own batches throw is in no class that is repeated or lost.
 	for n := int32(errVersion); n <= errJoined; n++ {
 		got, _ := classOf(failure(n))
-		require.Equal(t, sqlstore.Unavailable, got)
+		require.Equal(t, sqlstore.Unlisted, got)
 		require.Equal(t, n, number(fmt.Errorf("x: %w", failure(n))))
 	}
 }

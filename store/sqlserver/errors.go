@@ -67,7 +67,7 @@ func classOf(err error) (class sqlstore.Class, hint string) {
 		if e.Class >= fatalSeverity || errors.As(err, &fatal) {
 			return sqlstore.Lost, "SQL Server ended the session: its error log tells why"
 		}
-		return sqlstore.Unavailable, fmt.Sprintf("SQL Server error %d", e.Number)
+		return sqlstore.Unlisted, ""
 	}
 	var stream mssql.StreamError
 	var network net.Error
@@ -129,6 +129,7 @@ const (
 	hintMemory     = "the server is out of memory or locks: give it more, or lower [apply] lanes"
 	hintBusy       = "the server is at its limit: choose a larger service tier, or lower [store] max_open_conns"
 	hintDisk       = "the disk answered with an error: look at the server's error log, and run DBCC CHECKDB"
+	hintMissing    = "a table or column is missing: compare with `projhost schema print --driver sqlserver`"
 	hintSnapshot   = "snapshot isolation is off: ALTER DATABASE CURRENT SET ALLOW_SNAPSHOT_ISOLATION ON"
 )
 
@@ -162,6 +163,7 @@ var classes = func() map[int32]errorClass {
 	add(sqlstore.Unavailable, hintBusy, 10928, 10929, 40501, 49918, 49919, 49920, 17809)
 	add(sqlstore.Unavailable, hintDisk, 823, 824, 825, 605)
 	add(sqlstore.Unavailable, hintSnapshot, 3952)
+	add(sqlstore.Unavailable, hintMissing, 207, 208)
 
 	// The session was killed, or the server goes down.
 	add(sqlstore.Lost, "the session was ended by an administrator or by a limit of the server", 596, 40549, 40550, 40551, 40552, 40553)

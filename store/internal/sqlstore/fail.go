@@ -68,7 +68,7 @@ func Fail(e Engine, op string, committing bool, err error) error {
 		return err
 	case errors.Is(err, ErrRace), class == Lost, class == Retry, class == Unavailable:
 		return &store.TransientError{Op: op, Hint: hint, Err: err}
-	case class == Data, class == Duplicate:
+	case class == Data, class == Duplicate, class == Unlisted:
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	return err

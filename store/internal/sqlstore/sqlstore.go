@@ -69,6 +69,10 @@ type Class int
 const (
 	// Unknown is no error of the database.
 	Unknown Class = iota
+	// Unlisted is an answer of the database whose code the driver does not know.
+	// Its transaction is rolled back. Callers try it a few times only, so that it
+	// cannot hide (H33).
+	Unlisted
 	// Lost is a connection that broke, or a server that went away. What was
 	// read may no longer be true (a COMMIT may have happened).
 	Lost
@@ -80,8 +84,8 @@ const (
 	// Data is a row's own fault: type, range, constraint, size.
 	Data
 	// Unavailable passes, or an operator ends it: disk full, read-only, no
-	// permission, too many connections, starting up. So is every code that the
-	// driver does not know; its hint is the code.
+	// permission, too many connections, starting up, a table or column that is
+	// missing.
 	Unavailable
 )
 
