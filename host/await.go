@@ -93,7 +93,7 @@ func (c *consumer) waitFor(live []store.InstanceStatus, held map[string]int) {
 	}
 	reason := strings.Join(who, "; ")
 	c.mu.Lock()
-	first := c.state != StateWaiting
+	first := c.state != StateWaiting || len(c.retrying) > 0 // a claim that failed before is over
 	c.mu.Unlock()
 	if first {
 		c.setState(StateWaiting, nil)
