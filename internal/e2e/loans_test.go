@@ -152,17 +152,26 @@ func foldFile(t *testing.T, file string) *oracle.Fold {
 	require.NoError(t, err)
 	fold := oracle.New()
 	for dec := json.NewDecoder(z); dec.More(); {
-		var e struct {
-			AggregateType string          `json:"aggregate_type"`
-			AggregateID   string          `json:"aggregate_id"`
-			Type          string          `json:"type"`
-			Data          json.RawMessage `json:"data"`
-			OccurredAt    time.Time       `json:"occurred_at"`
-		}
-		require.NoError(t, dec.Decode(&e))
-		require.NoError(t, fold.Add(oracle.Event{AggregateType: e.AggregateType, AggregateID: e.AggregateID, Type: e.Type, Data: e.Data, OccurredUS: e.OccurredAt.UnixMicro()}))
+		var line json.RawMessage
+		require.NoError(t, dec.Decode(&line))
+		e, err := loanEvent(line)
+		require.NoError(t, err)
+		require.NoError(t, fold.Add(e))
 	}
 	return fold
+}
+
+// loanEvent reads a line of the import format.
+func loanEvent(line []byte) (oracle.Event, error) {
+	var e struct {
+		AggregateType string          `json:"aggregate_type"`
+		AggregateID   string          `json:"aggregate_id"`
+		Type          string          `json:"type"`
+		Data          json.RawMessage `json:"data"`
+		OccurredAt    time.Time       `json:"occurred_at"`
+	}
+	err := json.Unmarshal(line, &e)
+	return oracle.Event{AggregateType: e.AggregateType, AggregateID: e.AggregateID, Type: e.Type, Data: e.Data, OccurredUS: e.OccurredAt.UnixMicro()}, err
 }
 
 // equalsOracle compares every row of a stopped site with the fold: parent

@@ -118,17 +118,32 @@ func (s *site) command(args ...string) string {
 
 // host is a running `projhost run`.
 type host struct {
-	t     *testing.T
-	cmd   *exec.Cmd
-	url   string
-	ended chan error
-	log   bytes.Buffer // valid once ended
+	t       *testing.T
+	cmd     *exec.Cmd
+	url     string
+	serving chan string // its address, once it serves
+	ended   chan error
+	log     bytes.Buffer // valid once ended
 }
 
 // start runs a host and waits until it serves.
 func (s *site) start(args ...string) *host {
 	s.t.Helper()
-	h := &host{t: s.t, cmd: exec.Command(program, append([]string{"run"}, args...)...), ended: make(chan error, 1)}
+	h := s.launch(args...)
+	select {
+	case h.url = <-h.serving:
+	case err := <-h.ended:
+		require.FailNowf(s.t, "the host ended", "%v\n%s", err, h.log.String())
+	case <-time.After(patience):
+		require.FailNow(s.t, "the host does not serve")
+	}
+	return h
+}
+
+// launch runs a host without waiting for it.
+func (s *site) launch(args ...string) *host {
+	s.t.Helper()
+	h := &host{t: s.t, cmd: exec.Command(program, append([]string{"run"}, args...)...), serving: make(chan string, 1), ended: make(chan error, 1)}
 	h.cmd.Dir = s.dir
 	out, in, err := os.Pipe()
 	require.NoError(s.t, err)
@@ -137,7 +152,6 @@ func (s *site) start(args ...string) *host {
 	require.NoError(s.t, in.Close())
 	s.t.Cleanup(func() { _ = h.cmd.Process.Kill() })
 
-	address := make(chan string, 1)
 	go func() {
 		lines := bufio.NewScanner(out)
 		for lines.Scan() {
@@ -148,19 +162,12 @@ func (s *site) start(args ...string) *host {
 				Address string `json:"address"`
 			}
 			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Message == "serving" {
-				address <- line.Address
+				h.serving <- line.Address
 			}
 		}
 		_ = out.Close()
 		h.ended <- h.cmd.Wait()
 	}()
-	select {
-	case h.url = <-address:
-	case err := <-h.ended:
-		require.FailNowf(s.t, "the host ended", "%v\n%s", err, h.log.String())
-	case <-time.After(patience):
-		require.FailNow(s.t, "the host does not serve")
-	}
 	return h
 }
 

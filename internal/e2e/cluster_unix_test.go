@@ -1,0 +1,382 @@
+//go:build unix
+
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"iter"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/projhost/projhost/internal/dbtest"
+	"github.com/projhost/projhost/internal/samples"
+	"github.com/projhost/projhost/testplugins/loans/oracle"
+)
+
+const (
+	clusterTTL       = 2 * time.Second
+	clusterRebalance = 500 * time.Millisecond
+)
+
+// clusterConfig is of hosts that find each other soon, and have few partitions so
+// that a short test sees each of them move.
+var clusterConfig = fmt.Sprintf("[cluster]\nheartbeat = \"300ms\"\ninstance_ttl = %q\nrebalance = %q\n[partitions]\ncount = 32\n[apply]\nlanes = 2\nbatch = 40\n",
+	clusterTTL, clusterRebalance)
+
+// cluster is hosts on one database, each a process with a way of its own to it.
+type cluster struct {
+	t       *testing.T
+	db      *site // the database without any host, and not by way of a proxy
+	members []*member
+}
+
+// newCluster makes the places of n hosts, of which none runs. The tables of the
+// read models are there, and their ledgers are audited.
+func newCluster(t *testing.T, v server, dsn string, n int, config string) *cluster {
+	t.Helper()
+	c := &cluster{t: t, db: newSiteOn(t, v.driver, dsn, config).withLedger()}
+	c.db.start().ready().stop()
+	c.db.auditLedgers()
+	for range n {
+		m := &member{proxy: dbtest.NewProxy(t, dsn)}
+		m.site = newSiteOn(t, v.driver, m.proxy.DSN, config).withLedger()
+		// What is compiled once will do for all.
+		require.NoError(t, os.CopyFS(filepath.Join(m.dir, "data", "modules"), os.DirFS(filepath.Join(c.db.dir, "data", "modules"))))
+		c.members = append(c.members, m)
+	}
+	t.Cleanup(func() { // nothing runs on after a test that has failed
+		for _, m := range c.members {
+			m.mu.Lock()
+			m.wanted = false
+			m.mu.Unlock()
+			m.signal(syscall.SIGKILL)
+		}
+		for _, m := range c.members {
+			m.running.Wait()
+		}
+	})
+	return c
+}
+
+// member is the place of a host that is started again when it has ended, as a
+// supervisor does, while it is wanted.
+type member struct {
+	*site
+	proxy *dbtest.Proxy
+
+	mu      sync.Mutex
+	wanted  bool
+	kept    bool // by keep
+	ending  bool // the process was told to end, or killed
+	h       *host
+	url     string // "" unless it serves
+	logs    bytes.Buffer
+	running sync.WaitGroup
+}
+
+// run wants a host here from now on.
+func (m *member) run() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.wanted = true
+	if !m.kept {
+		m.kept = true
+		m.running.Go(m.keep)
+	}
+}
+
+// keep runs one host after the other while one is wanted.
+func (m *member) keep() {
+	for {
+		m.mu.Lock()
+		if !m.wanted {
+			m.kept = false
+			m.mu.Unlock()
+			return
+		}
+		h := m.launch()
+		m.h, m.ending = h, false
+		m.mu.Unlock()
+		var err error
+		select {
+		case url := <-h.serving:
+			m.mu.Lock()
+			m.url = url
+			m.mu.Unlock()
+			err = <-h.ended
+		case err = <-h.ended:
+		}
+		m.mu.Lock()
+		// Before it has started it may: a start that loses its database is for
+		// the supervisor to repeat.
+		if !m.ending && len(h.logLines("started")) > 0 {
+			m.t.Errorf("a host ended by itself: %v\n%s", err, tail(h.log.String()))
+		}
+		m.h, m.url = nil, ""
+		m.logs.Write(h.log.Bytes())
+		m.mu.Unlock()
+		time.Sleep(100 * time.Millisecond) // as a supervisor does, lest it runs in circles
+	}
+}
+
+func tail(log string) string { return log[max(0, len(log)-4000):] }
+
+// signal sends a signal to the process, if there is one.
+func (m *member) signal(sig syscall.Signal) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.h == nil {
+		return
+	}
+	if sig == syscall.SIGKILL || sig == syscall.SIGTERM {
+		m.ending = true
+	}
+	_ = m.h.cmd.Process.Signal(sig) // it may have ended meanwhile
+}
+
+// leave has the host stop in good order, and no other start.
+func (m *member) leave() {
+	m.mu.Lock()
+	m.wanted = false
+	m.mu.Unlock()
+	m.signal(syscall.SIGTERM)
+}
+
+// gone waits until nothing runs here.
+func (m *member) gone() {
+	m.t.Helper()
+	ended := make(chan struct{})
+	go func() { m.running.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		require.FailNow(m.t, "a host does not stop")
+	}
+}
+
+// serves is the host if it serves, or is frozen and would.
+func (m *member) serves() *host {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.url == "" {
+		return nil
+	}
+	return &host{t: m.t, url: m.url}
+}
+
+// start runs hosts at these members and waits until they are ready.
+func (c *cluster) start(members ...*member) {
+	c.t.Helper()
+	for _, m := range members {
+		m.run()
+	}
+	c.wait("all are ready", func() string {
+		for i, m := range members {
+			h := m.serves()
+			if h == nil {
+				return fmt.Sprintf("host %d does not serve", i)
+			}
+			if a, ok := h.call("GET", "/readyz", ""); !ok || a.status != http.StatusOK {
+				return fmt.Sprintf("host %d: %s", i, a.body)
+			}
+		}
+		return ""
+	})
+}
+
+// stop ends all hosts in good order.
+func (c *cluster) stop() {
+	c.t.Helper()
+	for _, m := range c.members {
+		m.leave()
+	}
+	for _, m := range c.members {
+		m.gone()
+	}
+}
+
+// wait asks other processes, which have no other way to tell, until nothing is
+// missing.
+func (c *cluster) wait(what string, missing func() string) {
+	c.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		why := missing()
+		if why == "" {
+			return
+		}
+		require.Truef(c.t, time.Now().Before(deadline), "%s: not within %s: %s", what, patience, why)
+	}
+}
+
+// consumers are those of a cluster's config.
+var clusterConsumers = append([]string{"applications", "resources"}, ledgers...)
+
+// caughtUp waits until every consumer has applied everything, as some host says.
+func (c *cluster) caughtUp() {
+	c.t.Helper()
+	for _, name := range clusterConsumers {
+		c.wait(name+" has caught up", func() (why string) {
+			for i, m := range c.members {
+				h := m.serves()
+				if h == nil {
+					continue
+				}
+				a, ok := h.call("GET", fmt.Sprintf("/v1/read-models/%s?limit=1&min_position=%d&wait=1s", name, h.end()), "")
+				if ok && a.status == http.StatusOK {
+					return ""
+				}
+				why += fmt.Sprintf(" host %d: %s", i, a.body)
+			}
+			return why
+		})
+	}
+}
+
+// equalsTheLog compares all that a cluster at rest has made of the lines with
+// what it should have.
+func (c *cluster) equalsTheLog(sent *feeder) {
+	c.t.Helper()
+	require.Equal(c.t, sent.lines, c.db.count("ph_events"), "events")
+	end := c.db.rows(`SELECT max("position") FROM "ph_events"`)[0][0]
+	require.Empty(c.t, c.db.rows(`SELECT * FROM "ph_checkpoints" WHERE "position" < `+end), "checkpoints that are not at the end")
+	require.Empty(c.t, c.db.rows(`SELECT "name", "halt" FROM "ph_consumers" WHERE "state" <> 'running'`), "consumers that do not run")
+	c.db.equalsOracle(sent.fold)
+	c.db.balances()
+	for i, m := range c.members {
+		for line := range strings.Lines(m.logs.String()) {
+			var l struct {
+				Level string `json:"@level"`
+			}
+			if json.Unmarshal([]byte(line), &l) == nil && l.Level == "error" || strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
+				c.t.Errorf("host %d: %s", i, line)
+			}
+		}
+	}
+}
+
+// feeder appends lines through the hosts of a cluster, in their order and each
+// chunk again until it is acknowledged.
+type feeder struct {
+	c      *cluster
+	random *rand.Rand
+	next   func() (oracle.Event, []byte, bool)
+	client http.Client
+
+	fold     *oracle.Fold
+	lines    int // that were acknowledged
+	attempts int
+}
+
+func newFeeder(c *cluster, random *rand.Rand, lines iter.Seq2[oracle.Event, []byte]) *feeder {
+	f := &feeder{c: c, random: random, fold: oracle.New(), client: http.Client{Timeout: clusterTTL / 2}}
+	next, stop := iter.Pull2(lines)
+	c.t.Cleanup(stop)
+	f.next = next
+	return f
+}
+
+// feed appends up to n lines and returns when they are acknowledged, by whatever
+// host that takes. It is false where there are no more lines.
+func (f *feeder) feed(n int) bool {
+	var chunk bytes.Buffer
+	lines := 0
+	for ; lines < n; lines++ {
+		e, line, ok := f.next()
+		if !ok {
+			break
+		}
+		if err := f.fold.Add(e); err != nil {
+			f.c.t.Error(err)
+			return false
+		}
+		chunk.Write(line)
+	}
+	for lines > 0 {
+		m := f.c.members[f.random.IntN(len(f.c.members))]
+		if h := m.serves(); h != nil {
+			f.attempts++
+			if f.send(h, chunk.Bytes()) {
+				f.lines += lines
+				return true
+			}
+		}
+		if f.c.t.Failed() {
+			return false
+		}
+		time.Sleep(5 * time.Millisecond) // before another host is asked
+	}
+	return false
+}
+
+// send reports whether the host acknowledged the lines: one that is killed,
+// frozen or cut off does not.
+func (f *feeder) send(h *host, lines []byte) bool {
+	resp, err := f.client.Post(h.url+"/v1/import", "application/x-ndjson", bytes.NewReader(lines))
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	switch {
+	case err != nil || resp.StatusCode == http.StatusServiceUnavailable:
+		return false
+	case resp.StatusCode != http.StatusOK:
+		f.c.t.Errorf("import: %s %s", resp.Status, body)
+		return false
+	}
+	return true
+}
+
+// loanLines are those of the real log where PROJHOST_TEST_LOANS names it, and of
+// the generated one behind them or in their place.
+func loanLines(t *testing.T) iter.Seq2[oracle.Event, []byte] {
+	return func(yield func(oracle.Event, []byte) bool) {
+		if file := os.Getenv("PROJHOST_TEST_LOANS"); file != "" {
+			f, err := os.Open(file)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer f.Close()
+			z, err := gzip.NewReader(f)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for log := bufio.NewReader(z); ; {
+				line, err := log.ReadBytes('\n')
+				if err == io.EOF {
+					break
+				}
+				e, err := loanEvent(line)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if !yield(e, line) {
+					return
+				}
+			}
+		}
+		for e := range samples.Loans(math.MaxInt) {
+			if !yield(oracle.Event{AggregateType: e.AggregateType, AggregateID: e.AggregateID, Type: e.Type, Data: e.Data, OccurredUS: e.OccurredUS}, e.AppendLine(nil)) {
+				return
+			}
+		}
+	}
+}
