@@ -13,8 +13,8 @@ import (
 	"github.com/projhost/projhost/store"
 )
 
-// MemberConfig is how a host counts as running. Every field but HostName is
-// needed.
+// MemberConfig is how a host counts as running. Every field is needed
+// but HostName and MaxPartitions.
 type MemberConfig struct {
 	HostName string // for people
 	// TTL is how long after a heartbeat the host counts as running, by the
@@ -22,6 +22,9 @@ type MemberConfig struct {
 	TTL        time.Duration
 	Heartbeat  time.Duration
 	Partitions int // N
+	// MaxPartitions is how many partitions the host takes at most, over all
+	// consumers that are spread. 0: no limit.
+	MaxPartitions int
 }
 
 // Member keeps a host among the instances of its database. It is an instance
@@ -55,7 +58,7 @@ func Join(ctx context.Context, leases store.Leases, cfg MemberConfig, log hclog.
 // before: ownership rows may still name that, and would come to life with it.
 func (m *Member) join(ctx context.Context) error {
 	id := uuid.NewString()
-	if err := m.leases.Join(ctx, store.Instance{ID: id, HostName: m.cfg.HostName, TTL: m.cfg.TTL}); err != nil {
+	if err := m.leases.Join(ctx, store.Instance{ID: id, HostName: m.cfg.HostName, TTL: m.cfg.TTL, MaxPartitions: m.cfg.MaxPartitions}); err != nil {
 		return fmt.Errorf("join as an instance: %w", err)
 	}
 	m.mu.Lock()
@@ -75,13 +78,18 @@ func (m *Member) Holder() (h *Holder, ended <-chan struct{}) {
 	return m.holder, m.ended
 }
 
+// Instance is the id of the current instance. Once ended is closed, that is no
+// longer, and neither is what it held.
+func (m *Member) Instance() (id string, ended <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.holder.Instance(), m.ended
+}
+
 // Doubt has the next heartbeat sent at once: somebody was told that the instance
 // does not count as joined.
 func (m *Member) Doubt() {
-	select {
-	case m.doubted <- struct{}{}:
-	default:
-	}
+	signal(m.doubted)
 }
 
 // Run sends heartbeats until ctx ends.
