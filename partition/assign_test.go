@@ -70,7 +70,7 @@ func TestAssignSpreads(t *testing.T) {
 	t.Parallel()
 	for m := 1; m <= 10; m++ {
 		low, high := 256, 0
-		for seed := range uint64(200) {
+		for seed := range uint64(50) {
 			live, members := fleet(ids(seed, m), int64(seed))
 			n := loads(partition.Assign(256, live, members)[int64(seed)])
 			require.Len(t, n, m)
@@ -91,7 +91,7 @@ func TestAssignSpreads(t *testing.T) {
 // little.
 func TestAssignMovesLittle(t *testing.T) {
 	t.Parallel()
-	const trials = 200
+	const trials = 50
 	for m := 1; m <= 10; m++ {
 		var moved, needed, most int
 		for seed := range uint64(trials) {
@@ -124,7 +124,7 @@ func TestAssignMovesLittle(t *testing.T) {
 func TestAssignSingleOwner(t *testing.T) {
 	t.Parallel()
 	owners := make(map[string]int)
-	for build := range int64(300) {
+	for build := range int64(150) {
 		all := ids(uint64(build), 3)
 		live, members := fleet(all, 1000+build, build)
 		for i := range members {
@@ -149,7 +149,7 @@ func TestAssignSingleOwner(t *testing.T) {
 	}
 	require.Len(t, owners, 3)
 	for _, n := range owners {
-		require.Greater(t, n, 60, "builds spread over the members")
+		require.Greater(t, n, 30, "builds spread over the members")
 	}
 }
 
@@ -192,7 +192,8 @@ func TestAssignLimits(t *testing.T) {
 
 // Whatever the facts: the order in which they are listed does not matter; every
 // partition has a live member or nobody; nobody only if all members are at
-// their limits; no limit and no bound is passed; single owners own all.
+// their limits; no limit is passed, and no bound where nobody has a limit; single
+// owners own all.
 func TestAssignProperties(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -225,7 +226,7 @@ func TestAssignProperties(t *testing.T) {
 		got := partition.Assign(n, live, members)
 		require.Equal(t, got, partition.Assign(n, rapid.Permutation(live).Draw(t, "live"), rapid.Permutation(members).Draw(t, "members")))
 
-		total, limited := make(map[string]int), false
+		total := make(map[string]int)
 		for b, targets := range got {
 			require.Len(t, targets, n)
 			for id, l := range loads(targets) {
@@ -243,9 +244,9 @@ func TestAssignProperties(t *testing.T) {
 		for id, l := range total {
 			if limits[id] > 0 {
 				require.LessOrEqual(t, l, limits[id])
-				limited = limited || l == limits[id]
 			}
 		}
+		limited := slices.ContainsFunc(live, func(i store.Instance) bool { return i.MaxPartitions > 0 })
 		for b, targets := range got {
 			crew := crews[b]
 			for id, l := range loads(targets) {
