@@ -40,7 +40,7 @@ func TestManyHostsUnderFire(t *testing.T) {
 		}
 		const hosts, places = 4, 6
 		srv := v.private(t)
-		c := newCluster(t, v, srv.DSN, places, clusterConfig)
+		c := newCluster(t, v, srv.DSN, plan{places: places, config: clusterConfig})
 		c.start(c.members[:hosts]...)
 		watching := watchOwners(c)
 

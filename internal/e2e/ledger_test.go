@@ -18,10 +18,11 @@ import (
 // pointer finds, and of one owner with free tables.
 var ledgers = []string{"ledger_streams", "ledger_resources", "ledger_total"}
 
-// withLedger adds the plugin ledger to a site.
-func (s *site) withLedger() *site {
+// withLedger adds the plugin ledger to a site, whose work for each message is some
+// additions more.
+func (s *site) withLedger(spin int) *site {
 	s.t.Helper()
-	s.append("[[plugin]]\nname = \"ledger\"\npath = \"ledger.wasm\"\ntimeout = \"0s\"\n")
+	s.append(fmt.Sprintf("[[plugin]]\nname = \"ledger\"\npath = \"ledger.wasm\"\ntimeout = \"0s\"\nconfig = {spin = %d}\n", spin))
 	s.write("ledger.wasm", string(guest.Build(s.t, "testplugins/ledger")))
 	return s
 }

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -56,6 +57,7 @@ type site struct {
 	driver string // of its database; "": sqlite, in the folder
 	dsn    string
 	prefix string // of its read models
+	binary string // that its hosts run; "": the program
 }
 
 // newSite makes a folder whose config runs the loans plugin; more is TOML put
@@ -143,7 +145,7 @@ func (s *site) start(args ...string) *host {
 // launch runs a host without waiting for it.
 func (s *site) launch(args ...string) *host {
 	s.t.Helper()
-	h := &host{t: s.t, cmd: exec.Command(program, append([]string{"run"}, args...)...), serving: make(chan string, 1), ended: make(chan error, 1)}
+	h := &host{t: s.t, cmd: exec.Command(cmp.Or(s.binary, program), append([]string{"run"}, args...)...), serving: make(chan string, 1), ended: make(chan error, 1)}
 	h.cmd.Dir = s.dir
 	out, in, err := os.Pipe()
 	require.NoError(s.t, err)

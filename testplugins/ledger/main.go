@@ -3,9 +3,14 @@
 // their positions, which a message that is missing, doubled or out of order
 // breaks for good; and for every message and key a row of its own that counts the
 // times, so that the commits which wrote it can be counted as well, by a trigger.
+//
+// Its config {"spin": N} makes each message take some N additions longer.
 package main
 
-import projhost "github.com/projhost/projhost/sdk/go"
+import (
+	projhost "github.com/projhost/projhost/sdk/go"
+	"github.com/projhost/projhost/sdk/go/json"
+)
 
 // Account is the row of a key.
 type Account struct {
@@ -18,6 +23,10 @@ type Entry struct {
 	Times int64
 }
 
+// spin is how much there is to do for a message; sum is what keeps it from being
+// optimised away.
+var spin, sum int64
+
 func main() {}
 
 func init() { projhost.Serve(plugin()) }
@@ -25,6 +34,12 @@ func init() { projhost.Serve(plugin()) }
 func plugin() *projhost.Plugin {
 	p := projhost.New("ledger", "1.0.0")
 	p.Heap(256 << 10)
+	p.OnInit(func(config json.Value) (err error) {
+		if n := config.Get("spin"); n.Exists() {
+			spin, err = n.Int()
+		}
+		return err
+	})
 	account(p, "ledger_streams", projhost.Input{})
 	account(p, "ledger_resources", projhost.Input{Key: projhost.Pointers("/org:resource")})
 
@@ -58,6 +73,9 @@ func account(p *projhost.Plugin, name string, input projhost.Input) {
 
 // add takes a message into the account.
 func (a *Account) add(m *projhost.Message) {
+	for i := range spin {
+		sum += i
+	}
 	a.Messages++
 	a.Chain = (a.Chain ^ int64(m.Position)) * 1099511628211
 }
