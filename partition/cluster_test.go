@@ -27,11 +27,30 @@ type cluster struct {
 	calls     map[string]int
 	under     map[string]int // calls under way
 	most      map[string]int
-	takes     time.Duration // each call
+	// fault, if set, may hold a call up or have it fail, before it is done or after.
+	fault func(ctx context.Context, call string) (after func() error, before error)
 
-	// fault, if set, may have a call fail, before it is done or after.
-	fault func(ctx context.Context, call, instance string) (before, after error)
+	written map[write]any // who wrote
+	moves   int           // of ownership rows
+	broken  []string      // what must not happen, and did
+
+	// mutant is what the database does wrong, to see that somebody notices.
+	mutant string
 }
+
+// write is what a lease allows.
+type write struct {
+	build      int64
+	partition  int
+	generation int64
+}
+
+// Mutants.
+const (
+	sameGeneration = "a claim does not raise the generation"
+	noFence        = "an apply does not look at the lease"
+	keepsRows      = "a claim passes over what its instance owns"
+)
 
 type row struct {
 	store.Instance
@@ -42,6 +61,7 @@ func newCluster(n int, builds ...int64) *cluster {
 	c := &cluster{
 		n: n, instances: make(map[string]*row), members: make(map[string][]store.Enlistment),
 		owners: make(map[int64][]store.Ownership), calls: make(map[string]int), under: make(map[string]int), most: make(map[string]int),
+		written: make(map[write]any),
 	}
 	for _, b := range builds {
 		c.owners[b] = make([]store.Ownership, n)
@@ -54,30 +74,29 @@ func newCluster(n int, builds ...int64) *cluster {
 
 func (c *cluster) now() time.Time { return time.Now().Add(c.ahead) }
 
-// do makes one call: it counts, takes its time and fails where it is told to.
-func (c *cluster) do(ctx context.Context, call, instance string, f func() error) error {
+// do makes one call: it is counted, and fails where it is told to.
+func (c *cluster) do(ctx context.Context, call string, f func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls[call]++
 	c.under[call]++
 	c.most[call] = max(c.most[call], c.under[call])
 	defer func() { c.under[call]-- }()
-	var before, after error
-	if c.fault != nil {
-		fault := c.fault
+	after, before := func() error { return nil }, ctx.Err()
+	if fault := c.fault; fault != nil {
 		c.mu.Unlock()
-		before, after = fault(ctx, call, instance)
+		after, before = fault(ctx, call)
 		c.mu.Lock()
 	}
-	if c.takes > 0 {
-		c.mu.Unlock()
-		time.Sleep(c.takes) // virtual
-		c.mu.Lock()
+	if before != nil {
+		return before
 	}
-	if err := cmp.Or(before, ctx.Err()); err != nil {
+	if err := f(); err != nil {
 		return err
 	}
-	return cmp.Or(f(), after)
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	return after()
 }
 
 func (c *cluster) live(id string) bool {
@@ -105,7 +124,7 @@ func (c *cluster) remove(id string) {
 }
 
 func (c *cluster) Join(ctx context.Context, i store.Instance) error {
-	return c.do(ctx, "join", i.ID, func() error {
+	return c.do(ctx, "join", func() error {
 		c.reap()
 		c.instances[i.ID] = &row{i, c.now(), c.now(), c.now().Add(i.TTL)}
 		return nil
@@ -113,7 +132,7 @@ func (c *cluster) Join(ctx context.Context, i store.Instance) error {
 }
 
 func (c *cluster) Heartbeat(ctx context.Context, id string) error {
-	return c.do(ctx, "heartbeat", id, func() error {
+	return c.do(ctx, "heartbeat", func() error {
 		i := c.instances[id]
 		if i == nil {
 			return fmt.Errorf("heartbeat: %w", store.ErrNotFound)
@@ -124,11 +143,12 @@ func (c *cluster) Heartbeat(ctx context.Context, id string) error {
 }
 
 func (c *cluster) Leave(ctx context.Context, id string) error {
-	return c.do(ctx, "leave", id, func() error {
+	return c.do(ctx, "leave", func() error {
 		for _, rows := range c.owners {
 			for p := range rows {
 				if rows[p].InstanceID == id {
 					rows[p].InstanceID = ""
+					c.moves++
 				}
 			}
 		}
@@ -138,7 +158,7 @@ func (c *cluster) Leave(ctx context.Context, id string) error {
 }
 
 func (c *cluster) Enlist(ctx context.Context, id string, list []store.Enlistment) error {
-	return c.do(ctx, "enlist", id, func() error {
+	return c.do(ctx, "enlist", func() error {
 		if c.instances[id] == nil {
 			return fmt.Errorf("enlist: %w", store.ErrNotFound)
 		}
@@ -148,7 +168,7 @@ func (c *cluster) Enlist(ctx context.Context, id string, list []store.Enlistment
 }
 
 func (c *cluster) Reap(ctx context.Context) (n int, err error) {
-	err = c.do(ctx, "reap", "", func() error {
+	err = c.do(ctx, "reap", func() error {
 		n = c.reap()
 		return nil
 	})
@@ -156,7 +176,7 @@ func (c *cluster) Reap(ctx context.Context) (n int, err error) {
 }
 
 func (c *cluster) Survey(ctx context.Context, builds []int64) (s store.Survey, err error) {
-	err = c.do(ctx, "survey", "", func() error {
+	err = c.do(ctx, "survey", func() error {
 		s = store.Survey{Owners: make(map[int64][]store.Ownership)}
 		for _, i := range slices.SortedFunc(maps.Values(c.instances), func(a, b *row) int {
 			return cmp.Or(a.started.Compare(b.started), cmp.Compare(a.ID, b.ID))
@@ -185,7 +205,7 @@ func (c *cluster) Survey(ctx context.Context, builds []int64) (s store.Survey, e
 }
 
 func (c *cluster) Claim(ctx context.Context, id string, build int64, partitions []int) (leases []store.Lease, err error) {
-	err = c.do(ctx, "claim", id, func() error {
+	err = c.do(ctx, "claim", func() error {
 		if !c.live(id) {
 			return fmt.Errorf("claim: %w", store.ErrNotFound)
 		}
@@ -194,8 +214,14 @@ func (c *cluster) Claim(ctx context.Context, id string, build int64, partitions 
 			if owner := r.InstanceID; owner != "" && owner != id && c.live(owner) && c.isMember(owner, build) {
 				continue
 			}
+			if owner := r.InstanceID; owner == id && c.mutant == keepsRows {
+				continue
+			}
 			r.InstanceID = id
-			r.Generation++
+			c.moves++
+			if c.mutant != sameGeneration || r.Generation == 0 {
+				r.Generation++
+			}
 			leases = append(leases, store.Lease{Build: build, Partition: p, Generation: r.Generation})
 		}
 		return nil
@@ -207,19 +233,47 @@ func (c *cluster) Claim(ctx context.Context, id string, build int64, partitions 
 }
 
 func (c *cluster) Release(ctx context.Context, id string, leases []store.Lease) error {
-	return c.do(ctx, "release", id, func() error {
+	return c.do(ctx, "release", func() error {
 		for _, l := range leases {
 			r := &c.owners[l.Build][l.Partition]
 			if r.InstanceID == id && r.Generation == l.Generation {
 				r.InstanceID = ""
+				c.moves++
 			}
 		}
 		return nil
 	})
 }
 
+// apply commits a write under a lease, if that is held. Nobody but the writer may
+// have written under it.
+func (c *cluster) apply(ctx context.Context, id string, l store.Lease, writer any) error {
+	return c.do(ctx, "apply", func() error {
+		r := c.owners[l.Build][l.Partition]
+		if (r.InstanceID != id || r.Generation != l.Generation) && c.mutant != noFence {
+			return fmt.Errorf("apply: %w", store.ErrFenced)
+		}
+		if r.Generation != l.Generation {
+			c.broken = append(c.broken, fmt.Sprintf("partition %d of build %d was written under generation %d, it is %d", l.Partition, l.Build, l.Generation, r.Generation))
+		}
+		w := write{l.Build, l.Partition, l.Generation}
+		if was, ok := c.written[w]; ok && was != writer {
+			c.broken = append(c.broken, fmt.Sprintf("generation %d of partition %d of build %d has two writers", w.generation, w.partition, w.build))
+		}
+		c.written[w] = writer
+		return nil
+	})
+}
+
 func consumerOf(build int64) store.ConsumerID {
 	return store.ConsumerID{Type: "projection", Name: fmt.Sprintf("c%d", build)}
+}
+
+// set changes the database between calls.
+func (c *cluster) set(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
 }
 
 // loads counts the partitions of a build by owner.
