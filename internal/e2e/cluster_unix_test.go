@@ -51,7 +51,7 @@ type plan struct {
 	places  int    // of hosts
 	config  string // ahead of the plugins' tables
 	ledgers bool   // and no other plugin
-	spin    int    // what the ledgers' plugin has to do for each message
+	spin    int    // turns of a loop for each message of a ledger
 }
 
 func (p plan) site(t *testing.T, driver, dsn string) *site {

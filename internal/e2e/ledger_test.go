@@ -18,8 +18,8 @@ import (
 // pointer finds, and of one owner with free tables.
 var ledgers = []string{"ledger_streams", "ledger_resources", "ledger_total"}
 
-// withLedger adds the plugin ledger to a site, whose work for each message is some
-// additions more.
+// withLedger adds the plugin ledger to a site, whose every message takes some
+// turns of a loop more.
 func (s *site) withLedger(spin int) *site {
 	s.t.Helper()
 	s.append(fmt.Sprintf("[[plugin]]\nname = \"ledger\"\npath = \"ledger.wasm\"\ntimeout = \"0s\"\nconfig = {spin = %d}\n", spin))

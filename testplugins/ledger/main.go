@@ -4,7 +4,7 @@
 // breaks for good; and for every message and key a row of its own that counts the
 // times, so that the commits which wrote it can be counted as well, by a trigger.
 //
-// Its config {"spin": N} makes each message take some N additions longer.
+// Its config {"spin": N} has each message take N turns of an empty loop.
 package main
 
 import (
@@ -23,9 +23,8 @@ type Entry struct {
 	Times int64
 }
 
-// spin is how much there is to do for a message; sum is what keeps it from being
-// optimised away.
-var spin, sum int64
+// spin is how many turns there are to take for a message.
+var spin int64
 
 func main() {}
 
@@ -73,8 +72,7 @@ func account(p *projhost.Plugin, name string, input projhost.Input) {
 
 // add takes a message into the account.
 func (a *Account) add(m *projhost.Message) {
-	for i := range spin {
-		sum += i
+	for n := spin; n > 0; n-- { // no compiler of Go takes it out
 	}
 	a.Messages++
 	a.Chain = (a.Chain ^ int64(m.Position)) * 1099511628211
