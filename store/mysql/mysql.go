@@ -33,6 +33,7 @@ type Store struct {
 	*sqlstore.Core
 	opt    Options
 	engine *engine
+	beats  *engine // of one connection
 	server *server
 	q      queries
 	wakes  rules.Wakes
@@ -73,6 +74,6 @@ func (s *Store) logf(format string, args ...any) {
 // Close waits for calls that run and closes the connections. Calls that come
 // later fail.
 func (s *Store) Close() error {
-	s.closeOnce.Do(func() { s.closeErr = s.engine.Close() })
+	s.closeOnce.Do(func() { s.closeErr = errors.Join(s.engine.Close(), s.beats.Close()) })
 	return s.closeErr
 }

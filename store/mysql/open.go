@@ -115,6 +115,7 @@ func (s *Store) start(ctx context.Context, cfg *mysql.Config, srv *server) (err 
 	}
 	s.server = srv
 	s.engine = newEngine(connector, s.opt.MaxOpenConns, s.opt.Timeout/2, s.opt.Timeout, s.raise)
+	s.beats = newEngine(connector, 1, s.opt.Timeout/2, s.opt.Timeout, s.raise)
 	s.engine.lockName = func(name string) string {
 		// At most 64 characters, for the whole server.
 		sum := sha256.Sum256([]byte(srv.database + "\x00" + name))
@@ -129,6 +130,7 @@ func (s *Store) start(ctx context.Context, cfg *mysql.Config, srv *server) (err 
 	if err != nil {
 		return err
 	}
+	s.Beats = s.beats
 	s.q = newQueries(s.Core)
 	return s.Initialize(ctx, srv.version)
 }

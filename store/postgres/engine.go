@@ -26,6 +26,7 @@ type engine struct {
 	local   string
 	timeout time.Duration
 	raise   func()
+	beats   *engine // of one connection; nil in itself
 
 	closeOnce sync.Once
 	closed    chan struct{}
@@ -243,6 +244,9 @@ func (e *engine) Close() error {
 	e.closeOnce.Do(func() {
 		close(e.closed)
 		e.pool.Close()
+		if e.beats != nil {
+			_ = e.beats.Close()
+		}
 	})
 	return nil
 }

@@ -83,7 +83,7 @@ func TestOpenTellsWhatToMend(t *testing.T) {
 		"nobody there":             {Options{DSN: "postgres://u:s3cret@127.0.0.1:1/x?sslmode=disable"}, "is it running"},
 		"encoding":                 {Options{DSN: with(t, dsn, "/"+latin, nil)}, "has the encoding LATIN1"},
 		"schema":                   {Options{DSN: with(t, dsn, "", map[string]string{"search_path": "nowhere"})}, "no schema of the search_path exists"},
-		"too many connections":     {Options{DSN: dsn, MaxOpenConns: 10_000}, "10002 in all, but the server takes"},
+		"too many connections":     {Options{DSN: dsn, MaxOpenConns: 10_000}, "10003 in all, but the server takes"},
 		"another server":           {Options{DSN: dsn, DirectDSN: with(t, dsn, "/postgres", nil)}, "direct_dsn reaches another server, database or schema"},
 		"database that is missing": {Options{DSN: with(t, dsn, "/nowhere_to_be_found", nil)}, "the database does not exist"},
 	} {

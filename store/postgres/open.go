@@ -28,9 +28,9 @@ var schemaFiles embed.FS
 // serverMin is PostgreSQL 14.
 const serverMin = 140000
 
-// directConns go past a pooler: the detector, and a lock while the schema is
-// looked after.
-const directConns = 2
+// extraConns are opened beside those of the pool: the detector's, one that has a
+// lock while the schema is looked after, and that of the heartbeats.
+const extraConns = 3
 
 // Open opens the database, creates or checks its schema, and starts the detector
 // of the high-water mark. Its errors say what to mend and hold no password.
@@ -61,7 +61,8 @@ func (s *Store) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.engine.raise = s.Raise
+	s.engine.raise, s.engine.beats.raise = s.Raise, s.Raise
+	s.Beats = s.engine.beats
 	if err := s.Initialize(ctx, version); err != nil {
 		return err
 	}
@@ -127,6 +128,13 @@ func openEngine(ctx context.Context, opt *Options) (e *engine, where string, err
 	}
 	cfg.MinConns = 0
 	if e.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
+		return nil, "", err
+	}
+	one := cfg.Copy()
+	one.MaxConns = 1
+	e.beats = &engine{timeout: e.timeout, raise: e.raise, closed: make(chan struct{}), direct: direct, named: e.named, local: e.local}
+	if e.beats.pool, err = pgxpool.NewWithConfig(ctx, one); err != nil {
+		e.pool.Close()
 		return nil, "", err
 	}
 	return e, fmt.Sprintf("database %q at %s", cfg.ConnConfig.Database, cfg.ConnConfig.Host), nil
@@ -230,7 +238,7 @@ func (s *Store) examineServer(ctx context.Context) (version string, err error) {
 	if err != nil {
 		return "", err
 	}
-	switch free, want := v.connections-v.reserved, int64(s.engine.pool.Config().MaxConns)+directConns; {
+	switch free, want := v.connections-v.reserved, int64(s.engine.pool.Config().MaxConns)+extraConns; {
 	case v.number < serverMin:
 		return "", fmt.Errorf("the server is PostgreSQL %s: projhost needs 14 or later; upgrade it", v.version)
 	case v.encoding != "UTF8":
@@ -241,7 +249,7 @@ func (s *Store) examineServer(ctx context.Context) (version string, err error) {
 		return "", errors.New("no schema of the search_path exists: create it, or mend search_path of the role or in the dsn")
 	case s.engine.local == "" && want > free:
 		return "", fmt.Errorf("the pool may open %d connections and %d more are needed, %d in all, but the server takes %d (max_connections %d, %d of them reserved): set [store] max_open_conns to %d or less, or raise max_connections",
-			want-directConns, directConns, want, free, v.connections, v.reserved, max(1, free-directConns))
+			want-extraConns, extraConns, want, free, v.connections, v.reserved, max(1, free-extraConns))
 	}
 	for _, w := range v.warnings() {
 		s.logf("%s", w)

@@ -36,6 +36,7 @@ const (
 type Store struct {
 	*sqlstore.Core
 	engine *engine
+	beats  *engine // nil unless Open made it
 	q      queries
 	wakes  rules.Wakes
 
@@ -57,7 +58,15 @@ func Open(ctx context.Context, opt Options) (*Store, error) {
 	db.SetMaxOpenConns(conns)
 	db.SetMaxIdleConns(conns)
 	db.SetConnMaxIdleTime(connMaxIdleTime)
-	return open(ctx, db, opt)
+	s, err := open(ctx, db, opt)
+	if err != nil {
+		return nil, err
+	}
+	s.beats = &engine{db: sql.OpenDB(connector), timeout: s.engine.timeout, lost: s.Raise}
+	s.beats.db.SetMaxOpenConns(1)
+	s.beats.db.SetConnMaxIdleTime(connMaxIdleTime)
+	s.Beats = s.beats
+	return s, nil
 }
 
 // open opens the database behind a pool, and closes the pool if it cannot.
@@ -217,6 +226,11 @@ func (s *Store) Check(ctx context.Context) error {
 // Close waits for calls that run and closes the connections. Calls that come
 // later fail.
 func (s *Store) Close() error {
-	s.closeOnce.Do(func() { s.closeErr = s.engine.Close() })
+	s.closeOnce.Do(func() {
+		s.closeErr = s.engine.Close()
+		if s.beats != nil {
+			s.closeErr = errors.Join(s.closeErr, s.beats.Close())
+		}
+	})
 	return s.closeErr
 }

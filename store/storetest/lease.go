@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,6 +25,7 @@ var leaseCases = []testCase{
 	{"DeadOwnerIsTakenOver", leaseDeadOwner},
 	{"LapsedOwnerIsTakenOver", leaseLapsed},
 	{"HeartbeatKeepsAnInstance", leaseHeartbeat},
+	{"HeartbeatNeedsNobodysConnection", leaseHeartbeatAlone},
 	{"JoinRemovesTheLapsed", leaseJoinRemoves},
 	{"InstancesAreListed", leaseInstances},
 	{"ClaimNeedsAnInstance", leaseNeedsInstance},
@@ -153,6 +155,33 @@ func leaseHeartbeat(t *testing.T, d *db) {
 	require.Empty(t, d.claim("b", c.Build, 1))
 	require.NoError(t, d.Leave(d.ctx(), "a"))
 	require.ErrorIs(t, d.Heartbeat(d.ctx(), "a"), store.ErrNotFound)
+}
+
+// A host whose calls have every connection, and wait for more, is heard.
+func leaseHeartbeatAlone(t *testing.T, d *db) {
+	c := d.subscribe(declare(t, "accounts", accounts()...))
+	d.join("a")
+	var views []store.ReadView
+	defer func() {
+		for _, v := range views {
+			require.NoError(t, v.Close())
+		}
+	}()
+	for len(views) < 200 {
+		ctx, cancel := context.WithCancel(d.ctx()) // for as long as the view is open
+		defer cancel()
+		late := time.AfterFunc(time.Second, cancel)
+		v, err := d.View(ctx, c.ID)
+		late.Stop()
+		if err != nil {
+			break
+		}
+		views = append(views, v)
+	}
+	require.NotEmpty(t, views)
+	soon, cancel := context.WithTimeout(d.ctx(), 10*time.Second)
+	defer cancel()
+	require.NoError(t, d.Heartbeat(soon, "a"), "beside %d views", len(views))
 }
 
 // Rows of hosts that were killed do not pile up, and one that only slept is told

@@ -20,6 +20,10 @@ type Core struct {
 	Engine  Engine
 	Dialect *Dialect
 	Opt     store.Options
+	// Beats has one connection, for heartbeats alone: however many calls wait for
+	// the others, or for locks with them, a host that is well is heard. nil: they
+	// share the rest.
+	Beats Engine
 
 	names      *naming
 	q          queries

@@ -33,7 +33,11 @@ func (c *Core) Join(ctx context.Context, i store.Instance) error {
 
 // Heartbeat implements [store.Leases].
 func (c *Core) Heartbeat(ctx context.Context, instanceID string) error {
-	return c.Engine.Read(ctx, "heartbeat", func(conn Conn) error {
+	e := c.Engine
+	if c.Beats != nil {
+		e = c.Beats
+	}
+	return e.Read(ctx, "heartbeat", func(conn Conn) error {
 		n, err := conn.Exec(ctx, c.q.heartbeat, instanceID)
 		if err == nil && n == 0 {
 			err = fmt.Errorf("heartbeat: instance %s: %w", instanceID, store.ErrNotFound)
