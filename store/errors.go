@@ -107,15 +107,19 @@ type SchemaError struct {
 	Column string // or index; "" for the table as a whole
 	Want   string
 	Have   string // "" where it is missing
+	New    bool   // the database has nothing of the host's yet
 }
 
 func (e *SchemaError) Error() string {
-	remedy := "compare with the output of `projhost schema print --driver " + e.Driver + "` and mend it, or set initialize_schema = \"always\" for a new database"
+	script := "`projhost schema print --driver " + e.Driver + "`"
 	switch {
+	case e.Column == "" && e.New:
+		return fmt.Sprintf("table %q is missing, as the database is new: make its tables with the script of %s, or set [store] initialize_schema = \"always\"", e.Table, script)
 	case e.Column == "":
-		return fmt.Sprintf("table %q is missing: %s", e.Table, remedy)
+		// Migrations that are on record are not run again, whatever is set.
+		return fmt.Sprintf("table %q is missing: restore it from a backup; %s has the statement that makes an empty one", e.Table, script)
 	case e.Have == "":
-		return fmt.Sprintf("table %q, %s: missing, should be %s: %s", e.Table, e.Column, e.Want, remedy)
+		return fmt.Sprintf("table %q, %s: missing, should be %s: compare with the output of %s and mend it", e.Table, e.Column, e.Want, script)
 	}
-	return fmt.Sprintf("table %q, %s: is %s, should be %s: %s", e.Table, e.Column, e.Have, e.Want, remedy)
+	return fmt.Sprintf("table %q, %s: is %s, should be %s: compare with the output of %s and mend it", e.Table, e.Column, e.Have, e.Want, script)
 }

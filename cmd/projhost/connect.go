@@ -206,7 +206,7 @@ func missing(err error) bool {
 		return true
 	}
 	e, ok := errors.AsType[*store.SchemaError](err)
-	return ok && e.Column == ""
+	return ok && e.New
 }
 
 // timeoutMin is the least that a server is given before it is taken for gone, or

@@ -158,7 +158,7 @@ func (c *cli) examineDatabase(ctx context.Context, cfg *config.Config) (out []fi
 	st, err := openAsItIs(ctx, cfg)
 	_, noFile := errors.AsType[*noFileError](err)
 	_, locked := errors.AsType[*sqlite.LockedError](err)
-	_, differs := errors.AsType[*store.SchemaError](err)
+	shape, differs := errors.AsType[*store.SchemaError](err)
 	never := cfg.Store.InitializeSchema == "never"
 	switch {
 	case noFile && never:
@@ -168,7 +168,7 @@ func (c *cli) examineDatabase(ctx context.Context, cfg *config.Config) (out []fi
 	case missing(err) && !never:
 		return append(out, finding{"database", healthy, where, ""}, finding{"schema", warning, err.Error(), "the first start makes the tables, where there are none"})
 	case differs:
-		return append(out, finding{"database", healthy, where, ""}, finding{"schema", failing, err.Error(), "projhost schema print --driver " + cfg.Store.Driver + " says how the tables should be"})
+		return append(out, finding{"database", healthy, where, ""}, finding{"schema", failing, err.Error(), "projhost schema print --driver " + shape.Driver + " says how the tables should be"})
 	case locked:
 		return append(out, finding{"database", failing, err.Error(), "stop that process, or check the address it listens at"})
 	case err != nil && cfg.Store.Driver == "sqlite":

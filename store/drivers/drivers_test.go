@@ -45,6 +45,11 @@ func TestEveryDriverPrintsItsSchema(t *testing.T) {
 		require.Empty(t, seen[text], "%s: the same script", name)
 		seen[text] = name
 	}
+	for name, other := range map[string]string{"mysql": "mariadb", "mariadb": "mysql"} {
+		text, err := SchemaSQL(name, "ph_", 16)
+		require.NoError(t, err)
+		require.Contains(t, text, "--driver "+other+".", "each says where the other is to be had")
+	}
 	_, err := SchemaSQL("oracle", "ph_", 16)
 	require.ErrorContains(t, err, `there is no schema for "oracle": it is one of sqlite, `)
 }

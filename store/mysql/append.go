@@ -312,7 +312,7 @@ func (a *appending) lock() error {
 	return err
 }
 
-var errNoTopic = fmt.Errorf("the row of topic %q is missing: compare with `projhost schema print --driver mysql`", store.EventsTopic)
+var errNoTopic = fmt.Errorf("the row of topic %q is missing: compare with `projhost schema print --driver mysql` (or mariadb)", store.EventsTopic)
 
 // insert draws positions for the rows and stores them. It returns the position
 // before the first. From the draw to COMMIT all other appends wait, so all that

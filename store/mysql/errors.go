@@ -38,6 +38,8 @@ const (
 	hintFull       = "the disk or a size limit of the server is full: free some space"
 	hintMemory     = "the server is out of memory or of file handles"
 	hintPacket     = "raise max_allowed_packet on the server"
+	hintSchema     = "Compare with `projhost schema print --driver mysql` (or mariadb); if it is one of a read model, the next start of the host says what to do"
+	hintLost       = "the connection to the server broke; it is opened again"
 	hintServer     = "the server's error log tells more"
 )
 
@@ -143,8 +145,8 @@ var numbers = map[uint16]meaning{
 	1129: {sqlstore.Unavailable, "the server blocks this host after too many connection errors: FLUSH HOSTS there"},
 	1130: {sqlstore.Unavailable, "the server does not let this host in: mend the user's host part"},
 	1049: {sqlstore.Unavailable, "create the database that [store] dsn names, or mend the dsn"},
-	1146: {sqlstore.Unavailable, "was a table dropped? Compare with `projhost schema print --driver mysql`"},
-	1054: {sqlstore.Unavailable, "was a table changed? Compare with `projhost schema print --driver mysql`"},
+	1146: {sqlstore.Unavailable, "was a table dropped? " + hintSchema},
+	1054: {sqlstore.Unavailable, "was a table changed? " + hintSchema},
 	1969: {sqlstore.Unavailable, "a statement took longer than the server's max_statement_time"},
 	3024: {sqlstore.Unavailable, "a statement took longer than the server's max_execution_time"},
 }
@@ -167,7 +169,7 @@ func classOf(err error) (sqlstore.Class, string) {
 	case err == nil:
 		return sqlstore.Unknown, ""
 	case errors.Is(err, driver.ErrBadConn), errors.Is(err, mysql.ErrInvalidConn), errors.Is(err, sql.ErrConnDone):
-		return sqlstore.Lost, ""
+		return sqlstore.Lost, hintLost
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
 		return sqlstore.Unknown, "" // of the caller; as a net.Error it would be a lost connection's
 	case errors.As(err, &dns), errors.As(err, &op) && op.Op == "dial":
@@ -179,7 +181,7 @@ func classOf(err error) (sqlstore.Class, string) {
 	case errors.Is(err, mysql.ErrMalformPkt), errors.Is(err, mysql.ErrPktSync), errors.Is(err, mysql.ErrPktSyncMul), errors.Is(err, mysql.ErrBusyBuffer),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.ErrShortWrite), errors.Is(err, io.ErrClosedPipe),
 		errors.Is(err, net.ErrClosed), errors.As(err, &netError):
-		return sqlstore.Lost, ""
+		return sqlstore.Lost, hintLost
 	}
 	return sqlstore.Unknown, ""
 }

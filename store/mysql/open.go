@@ -281,8 +281,18 @@ func uptime(ctx context.Context, dc driver.Conn) (time.Duration, bool, error) {
 	return time.Duration(seconds) * time.Second, ok, r.Close()
 }
 
+var title = map[string]string{"mysql": "MySQL", "mariadb": "MariaDB"}
+
 // SchemaSQL is the script that makes the host's tables in an empty database.
 // kind is "mysql" or "mariadb".
 func SchemaSQL(kind, tablePrefix string, partitions int) (string, error) {
-	return sqlstore.SchemaSQL(dialect(&server{mariadb: kind == "mariadb"}), tablePrefix, partitions)
+	d, other := dialect(&server{mariadb: kind == "mariadb"}), "mariadb"
+	if d.Name == other {
+		other = "mysql"
+	}
+	script, err := sqlstore.SchemaSQL(d, tablePrefix, partitions)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("-- For %s alone, by the names of its collations: for %s there is projhost schema print --driver %s.\n\n%s", title[d.Name], title[other], other, script), nil
 }

@@ -143,7 +143,7 @@ func openEngine(ctx context.Context, opt *Options) (e *engine, where string, err
 // badDSN says no word of the string: whatever it was meant to be, it holds a
 // password.
 func badDSN(key string) error {
-	return fmt.Errorf("[store] %s is not a connection string of PostgreSQL: want postgres://USER:PASSWORD@HOST:5432/DATABASE?sslmode=require or host=HOST user=USER … (special characters of a password in a URL are written %%XX)", key)
+	return fmt.Errorf("[store] %s is not a connection string of PostgreSQL: want postgres://USER:PASSWORD@HOST:5432/DATABASE?sslmode=require or host=HOST user=USER … (the port is a number; sslmode is disable, allow, prefer, require, verify-ca or verify-full; special characters of a password in a URL are written %%XX)", key)
 }
 
 // prepareConn adds to a configuration what every connection has, unless the

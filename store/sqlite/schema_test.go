@@ -114,7 +114,7 @@ func TestNeverInitializeTellsWhatIsMissing(t *testing.T) {
 		want   []string
 	}{
 		"table": {`DROP TABLE ph_snapshots`,
-			[]string{`table "ph_snapshots" is missing`, "projhost schema print", "initialize_schema"}},
+			[]string{`table "ph_snapshots" is missing`, "restore it from a backup", "projhost schema print"}},
 		"column": {`ALTER TABLE ph_events DROP COLUMN metadata`,
 			[]string{`table "ph_events"`, `column "metadata"`, "missing", "should be ANY", "projhost schema print"}},
 		"column of another shape": {`ALTER TABLE ph_topics RENAME TO x; CREATE TABLE ph_topics (name TEXT NOT NULL PRIMARY KEY, kind TEXT, topic_start INTEGER NOT NULL DEFAULT 0, end_position INTEGER NOT NULL DEFAULT 0,

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sort"
 
@@ -49,6 +50,9 @@ func (s *Store) checkSchema(c *conn) error {
 			return err
 		}
 		if err := compareShapes(table, want, have); err != nil {
+			if e, ok := errors.AsType[*store.SchemaError](err); ok {
+				e.New = len(applied) == 0
+			}
 			return err
 		}
 	}

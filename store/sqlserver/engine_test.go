@@ -43,6 +43,8 @@ func TestClasses(t *testing.T) {
 		{driver.ErrBadConn, sqlstore.Lost}, {io.ErrUnexpectedEOF, sqlstore.Lost}, {sql.ErrConnDone, sqlstore.Lost},
 		{mssql.StreamError{InnerError: io.EOF}, sqlstore.Lost}, {mssql.ServerError{}, sqlstore.Lost},
 		{&net.OpError{Op: "read", Err: errors.New("connection reset by peer")}, sqlstore.Lost},
+		{&net.OpError{Op: "dial", Err: errors.New("connection refused")}, sqlstore.Unavailable},
+		{&net.DNSError{Err: "no such host", Name: "db", IsNotFound: true}, sqlstore.Unavailable},
 	} {
 		got, hint := classOf(c.err)
 		require.Equal(t, c.want, got, "%v", c.err)

@@ -71,11 +71,16 @@ func classOf(err error) (class sqlstore.Class, hint string) {
 	}
 	var stream mssql.StreamError
 	var network net.Error
+	var dial *net.OpError
+	var dns *net.DNSError
 	switch {
+	case errors.As(err, &dns), errors.As(err, &dial) && dial.Op == "dial":
+		// Nothing was under way on a connection that was never there.
+		return sqlstore.Unavailable, hintDial
 	case errors.As(err, &fatal), errors.As(err, &stream), errors.As(err, &network),
 		errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed):
-		return sqlstore.Lost, ""
+		return sqlstore.Lost, hintLost
 	}
 	return sqlstore.Unknown, ""
 }
@@ -119,6 +124,8 @@ type errorClass struct {
 
 // Hints that several numbers share.
 const (
+	hintDial       = "the server does not answer: is it running, and are host and port in [store] dsn right?"
+	hintLost       = "the connection to the server broke; it is opened again"
 	hintLogin      = "the login was refused: mend user and password in [store] dsn, or the login on the server"
 	hintNoDatabase = "the database cannot be opened: does it exist, is it online, and may this login use it?"
 	hintDenied     = "permission was denied: the login needs db_owner of the database, or ALTER, SELECT, INSERT, UPDATE, DELETE and CREATE TABLE and VIEW in its schema"

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,6 +26,9 @@ func (c *Core) CheckSchema(ctx context.Context) error {
 		return err
 	}
 	if err := c.compareTables(ctx, c.migrations); err != nil {
+		if e, ok := errors.AsType[*store.SchemaError](err); ok {
+			e.New = len(applied) == 0
+		}
 		return err
 	}
 	if len(applied) < len(c.migrations) {

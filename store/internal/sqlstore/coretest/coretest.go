@@ -295,6 +295,8 @@ func script(t *testing.T, d *db) {
 	_, _, err = d.Open(opt)
 	var missing *store.SchemaError
 	require.ErrorAs(t, err, &missing)
+	require.True(t, missing.New)
+	require.ErrorContains(t, err, "as the database is new")
 	d.script(text)
 	hand := d.open(opt)
 	require.Equal(t, d.catalogue(made), d.catalogue(hand))
@@ -335,8 +337,10 @@ func otherTables(t *testing.T, d *db) {
 	stops("builds", "digest")
 	d.script("DROP TABLE " + quote("ph_snapshots"))
 	stops("snapshots", "")
-	opt.NeverInitialize = false
 	_, _, err := d.Open(opt)
+	require.ErrorContains(t, err, "restore it from a backup", "there was one, and no start makes it again")
+	opt.NeverInitialize = false
+	_, _, err = d.Open(opt)
 	require.Error(t, err, "what is on record is not made anew")
 }
 
