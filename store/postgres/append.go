@@ -32,11 +32,11 @@ func (s *Store) Commit(ctx context.Context, c store.Commit) (store.CommitResult,
 	for i := range c.Streams {
 		a.first = append(a.first, index)
 		index += len(c.Streams[i].Events)
-		a.todo = append(a.todo, i)
+		a.pending = append(a.pending, i)
 	}
 	// In one order everywhere, so that two commits of the same streams wait for
 	// each other and do not deadlock.
-	slices.SortFunc(a.todo, func(i, j int) int {
+	slices.SortFunc(a.pending, func(i, j int) int {
 		x, y := &c.Streams[i], &c.Streams[j]
 		return cmp.Or(cmp.Compare(x.AggregateType, y.AggregateType), cmp.Compare(x.AggregateID, y.AggregateID))
 	})
@@ -52,7 +52,7 @@ type appending struct {
 	c       *store.Commit
 	ids     []store.ID
 	first   []int // place of each stream's first event in the call
-	todo    []int // streams still to be stored, sorted
+	pending []int // streams still to be stored, sorted
 	results []store.StreamResult
 }
 
@@ -69,7 +69,7 @@ func (a *appending) run(ctx context.Context) error {
 		var refused *refusal
 		switch {
 		case err == nil:
-			if len(a.todo) > 0 {
+			if len(a.pending) > 0 {
 				a.s.detector.Wake()
 			}
 			return nil
@@ -93,7 +93,7 @@ func (a *appending) run(ctx context.Context) error {
 func (a *appending) fly(ctx context.Context, queue bool) (committing bool, err error) {
 	e := a.s.engine
 	list := e.beginWrite()
-	if len(a.todo) > 0 {
+	if len(a.pending) > 0 {
 		list = append(list, a.s.beginAppend())
 	}
 	if queue {
@@ -103,7 +103,7 @@ func (a *appending) fly(ctx context.Context, queue bool) (committing bool, err e
 	list = append(list, a.guards()...)
 	insert := len(list)
 	var positions []int64
-	if len(a.todo) > 0 {
+	if len(a.pending) > 0 {
 		st := a.insert()
 		st.row = func(v [][]byte) error {
 			positions = append(positions, int8Of(v[0]), int8Of(v[1]))
@@ -156,7 +156,7 @@ func behindMark(op string, err error) error {
 // queue lets appends that lost a race for the end of a stream wait in line,
 // instead of racing again.
 func (a *appending) queue() (list []*statement) {
-	for _, i := range a.todo {
+	for _, i := range a.pending {
 		st := &a.c.Streams[i]
 		if st.ExpectedVersion == store.AnyVersion {
 			list = append(list, a.s.lockStream(st.AggregateType, st.AggregateID))
@@ -179,7 +179,7 @@ func (a *appending) guards() []*statement {
 	var types, ids, versions *array
 	var only *store.StreamAppend
 	n := 0
-	for _, i := range a.todo {
+	for _, i := range a.pending {
 		if st := &a.c.Streams[i]; st.ExpectedVersion > 0 {
 			only = st
 			n++
@@ -196,7 +196,7 @@ func (a *appending) guards() []*statement {
 		return []*statement{st}
 	}
 	types, ids, versions = newArray(oidText, n, 16), newArray(oidText, n, 40), newArray(oidInt8, n, 8)
-	for _, i := range a.todo {
+	for _, i := range a.pending {
 		if st := &a.c.Streams[i]; st.ExpectedVersion > 0 {
 			types.addText(st.AggregateType)
 			ids.addText(st.AggregateID)
@@ -261,7 +261,7 @@ func (a *eventArrays) to(p *params) {
 
 func (a *appending) insert() *statement {
 	n, size := 0, 0
-	for _, i := range a.todo {
+	for _, i := range a.pending {
 		events := a.c.Streams[i].Events
 		n += len(events)
 		for j := range events {
@@ -269,15 +269,15 @@ func (a *appending) insert() *statement {
 		}
 	}
 	arrays := newEventArrays(n, size/n+1)
-	for _, i := range a.todo {
+	for _, i := range a.pending {
 		st := &a.c.Streams[i]
 		for j := range st.Events {
 			arrays.add(a.ids[a.first[i]+j], &st.Events[j])
 		}
 	}
 	out := &statement{}
-	if len(a.todo) == 1 {
-		st := &a.c.Streams[a.todo[0]]
+	if len(a.pending) == 1 {
+		st := &a.c.Streams[a.pending[0]]
 		out.text(st.AggregateType)
 		out.text(st.AggregateID)
 		out.int4(store.PartitionOf(st.AggregateID, a.s.Partitions()))
@@ -292,7 +292,7 @@ func (a *appending) insert() *statement {
 	out.sql = a.s.q.insertMany
 	types, ids, partitions := newArray(oidText, n, 16), newArray(oidText, n, 40), newArray(oidInt4, n, 4)
 	sequences, places := newArray(oidInt8, n, 8), newArray(oidInt8, n, 8)
-	for _, i := range a.todo {
+	for _, i := range a.pending {
 		st := &a.c.Streams[i]
 		partition := store.PartitionOf(st.AggregateID, a.s.Partitions())
 		for j := range st.Events {
@@ -344,7 +344,7 @@ func (s *Store) snapshotStatement(snap *store.Snapshot) *statement {
 // the order of the arrays.
 func (a *appending) answer(stored []int64) error {
 	n := 0
-	for _, i := range a.todo {
+	for _, i := range a.pending {
 		st := &a.c.Streams[i]
 		k := len(st.Events)
 		if len(stored) < 2*(n+k) {
@@ -374,7 +374,7 @@ func (a *appending) decide(ctx context.Context) error {
 	byID := func(id store.ID) (*store.Event, error) { return known[id], nil }
 	// In the order of the call: the first that is wrong is told.
 	for i := range a.c.Streams {
-		if !slices.Contains(a.todo, i) {
+		if !slices.Contains(a.pending, i) {
 			continue
 		}
 		st := &a.c.Streams[i]
@@ -387,7 +387,7 @@ func (a *appending) decide(ctx context.Context) error {
 					return err
 				}
 				a.results[i] = res
-				a.todo = slices.DeleteFunc(a.todo, func(j int) bool { return j == i })
+				a.pending = slices.DeleteFunc(a.pending, func(j int) bool { return j == i })
 				continue
 			}
 		}
@@ -406,8 +406,8 @@ func (a *appending) decide(ctx context.Context) error {
 func (a *appending) look(ctx context.Context) (map[store.ID]*store.Event, map[int]int64, error) {
 	n := 0
 	ids := newArray(oidUUID, len(a.ids), 16)
-	types, aggregates := newArray(oidText, len(a.todo), 16), newArray(oidText, len(a.todo), 40)
-	for _, i := range a.todo {
+	types, aggregates := newArray(oidText, len(a.pending), 16), newArray(oidText, len(a.pending), 40)
+	for _, i := range a.pending {
 		st := &a.c.Streams[i]
 		types.addText(st.AggregateType)
 		aggregates.addText(st.AggregateID)
@@ -423,8 +423,8 @@ func (a *appending) look(ctx context.Context) (map[store.ID]*store.Event, map[in
 	if err != nil {
 		return nil, nil, err
 	}
-	versions := make(map[int]int64, len(a.todo))
-	for k, i := range a.todo {
+	versions := make(map[int]int64, len(a.pending))
+	for k, i := range a.pending {
 		versions[i] = list[k]
 	}
 	return known, versions, nil
