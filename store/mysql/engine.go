@@ -168,7 +168,7 @@ func (s *session) note(ctx context.Context, err error) error {
 			s.e.raise()
 		}
 	}
-	return err
+	return discreet(err)
 }
 
 // exec runs a statement and returns its result.

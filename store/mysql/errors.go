@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 
@@ -149,6 +150,39 @@ var numbers = map[uint16]meaning{
 	1054: {sqlstore.Unavailable, "was a table changed? " + hintSchema},
 	1969: {sqlstore.Unavailable, "a statement took longer than the server's max_statement_time"},
 	3024: {sqlstore.Unavailable, "a statement took longer than the server's max_execution_time"},
+}
+
+// quoting are the errors whose text shows what a row holds, which is for the
+// database and not for logs, and what is said instead.
+var quoting = map[uint16]string{
+	1062: "a value that has to be unique is there already",
+	1586: "a value that has to be unique is there already",
+	1292: "a value does not fit its column",
+	1300: "a text is not of the character set of its column",
+	1366: "a value does not fit its column",
+	1367: "a number cannot be read",
+	1411: "a time cannot be read",
+	1526: "no partition of the table is for this row",
+	1690: "the result of a calculation is out of range",
+	3854: "a text cannot be converted to another character set",
+	3988: "a text cannot be converted to another character set",
+}
+
+type quotingError struct {
+	cause *mysql.MySQLError
+	says  string
+}
+
+func (e *quotingError) Error() string { return fmt.Sprintf("%s (error %d)", e.says, e.cause.Number) }
+func (e *quotingError) Unwrap() error { return e.cause }
+
+// discreet gives an error a text without values.
+func discreet(err error) error {
+	var e *mysql.MySQLError
+	if errors.As(err, &e) && quoting[e.Number] != "" {
+		return &quotingError{e, quoting[e.Number]}
+	}
+	return err
 }
 
 const hintDial = "the server does not answer: is it running, and is the address in [store] dsn right?"

@@ -430,6 +430,7 @@ func applyRefusedData(t *testing.T, d *db) {
 	require.Equal(t, "users", data.Table)
 	var transient *store.TransientError
 	require.False(t, errors.As(err, &transient), "the data is to blame, not the moment")
+	require.NotContains(t, err.Error(), "a@x", "what the rows hold is for the database, not for logs")
 	unchanged()
 
 	// A value moves from one row to another in whatever order they come, and
