@@ -449,7 +449,7 @@ func (e *engine) Lock(ctx context.Context, name string) (release func() error, e
 			err = driver.ErrBadConn
 		}
 		if err != nil {
-			err = &store.TransientError{Op: "unlock", Hint: "the lock was lost with its connection before the work was done: it is repeated at the next start", Err: err}
+			err = &store.TransientError{Op: "unlock", Hint: sqlstore.LockLost, Err: err}
 		}
 		return errors.Join(err, end())
 	}, nil

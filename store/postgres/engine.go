@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/projhost/projhost/store"
 	"github.com/projhost/projhost/store/internal/sqlstore"
 )
 
@@ -221,8 +222,9 @@ func (e *engine) Lock(ctx context.Context, name string) (func() error, error) {
 	c := newConn(pc.PgConn(), false)
 	lock := &statement{sql: "SELECT pg_advisory_lock($1)"}
 	lock.int8(int64(h.Sum64()))
-	// The wait is the caller's to end, not the session's limit.
-	if _, err = c.run(ctx, &statement{sql: "SET lock_timeout = 0"}); err == nil {
+	// The wait is the caller's to end, and the connection is idle while the holder
+	// works: no limit of the role or the database is for either.
+	if _, err = c.run(ctx, &statement{sql: "SELECT set_config(s, '0', false) FROM unnest('{lock_timeout,statement_timeout,idle_session_timeout}'::text[]) s"}); err == nil {
 		_, err = c.run(ctx, lock)
 	}
 	if err != nil {
@@ -232,7 +234,11 @@ func (e *engine) Lock(ctx context.Context, name string) (func() error, error) {
 	return func() error {
 		end, cancel := context.WithTimeout(context.Background(), e.timeout)
 		defer cancel()
-		return pc.Close(end)
+		_, err := c.run(end, &statement{sql: "SELECT"}) // the lock is had for as long as this is answered
+		if err != nil {
+			err = &store.TransientError{Op: "unlock", Hint: sqlstore.LockLost, Err: err}
+		}
+		return errors.Join(err, pc.Close(end))
 	}, nil
 }
 

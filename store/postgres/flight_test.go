@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
@@ -245,4 +246,38 @@ func works(t *testing.T, s *Store) {
 	require.NoError(t, err)
 	require.NoError(t, release())
 	require.NoError(t, s.Check(ctx))
+}
+
+// A lock lasts while its holder works elsewhere, whatever limits the role has,
+// and one that went with its connection is told.
+func TestLockLastsOrIsTold(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.Postgres(t)
+	s, err := Open(t.Context(), Options{DSN: dsn, TablePrefix: "ph_"})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	const limit = 50 * time.Millisecond
+	for _, name := range []string{"idle_session_timeout", "statement_timeout", "lock_timeout"} {
+		s.engine.direct.RuntimeParams[name] = limit.String()
+	}
+	release, err := s.engine.Lock(t.Context(), "x")
+	require.NoError(t, err)
+	waits := make(chan error)
+	go func() {
+		next, err := s.engine.Lock(t.Context(), "x")
+		if err == nil {
+			err = next()
+		}
+		waits <- err
+	}()
+	time.Sleep(5 * limit) // the limits are the server's, by its own clock
+	require.NoError(t, release())
+	require.NoError(t, <-waits)
+
+	release, err = s.engine.Lock(t.Context(), "x")
+	require.NoError(t, err)
+	admin(t, dsn, `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'
+ AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+	var transient *store.TransientError
+	require.ErrorAs(t, release(), &transient)
 }

@@ -14,6 +14,9 @@ import (
 // before. It is rolled back and begun anew.
 var ErrRace = errors.New("another transaction was first")
 
+// LockLost is the hint of an [Engine].Lock that did not last until its release.
+const LockLost = "the lock was lost with its connection before the work was done: it is repeated at the next start"
+
 // How often and how patiently the database is asked again for what it gave up:
 // all waits together take some two seconds, and what took long to fail, a lock
 // that was not had in time, is left to the caller.
