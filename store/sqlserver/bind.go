@@ -29,7 +29,11 @@ const shortText = 8000
 //     would make a plan of its own for every length.
 //
 // Parameters keep their names, so that those left out leave no gap.
-func bind(text string, args []any) (string, []any, error) {
+func bind(text string, args []any) (string, []any, error) { return bindAfter(0, text, args) }
+
+// bindAfter is bind for a statement behind others of a batch, which have taken
+// the first parameters.
+func bindAfter(taken int, text string, args []any) (string, []any, error) {
 	if len(args) == 0 {
 		return text, nil, nil
 	}
@@ -49,7 +53,8 @@ func bind(text string, args []any) (string, []any, error) {
 		if err != nil || n < 1 || n > len(args) {
 			return "", nil, fmt.Errorf("statement with %d arguments uses the parameter %q", len(args), text[i:end])
 		}
-		mark, value, err := parameter(text[i:end], args[n-1])
+		name := "p" + strconv.Itoa(taken+n)
+		mark, value, err := parameter("@"+name, args[n-1])
 		if err != nil {
 			return "", nil, fmt.Errorf("argument %d: %w", n, err)
 		}
@@ -57,14 +62,14 @@ func bind(text string, args []any) (string, []any, error) {
 			if value == nil {
 				mark = "CAST(NULL AS varchar(1))"
 			} else {
-				mark = text[i:end] // it is converted already
+				mark = "@" + name // it is converted already
 			}
 		}
 		b.WriteString(text[:i] + mark)
 		text = text[end:]
 		if value != nil && !used[n-1] {
 			used[n-1] = true
-			named = append(named, sql.Named("p"+strconv.Itoa(n), value))
+			named = append(named, sql.Named(name, value))
 		}
 	}
 	b.WriteString(text)

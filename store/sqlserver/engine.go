@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -25,6 +26,8 @@ type engine struct {
 	mu     sync.Mutex
 	closed bool
 }
+
+var _ sqlstore.Batcher = (*engine)(nil)
 
 var errClosed = errors.New("the store is closed")
 
@@ -128,6 +131,25 @@ func (e *engine) batch(ctx context.Context, op, text string, args []any, ready f
 		})
 		return sqlstore.Fail(e, op, sent, err)
 	})
+}
+
+// WriteAll implements [sqlstore.Batcher].
+func (e *engine) WriteAll(ctx context.Context, op string, steps []sqlstore.Step) error {
+	var b strings.Builder
+	b.WriteString(batchHead + "\nBEGIN TRANSACTION;\n")
+	var args []any
+	taken := 0
+	for _, s := range steps {
+		text, named, err := bindAfter(taken, s.Text, s.Args)
+		if err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+		b.WriteString(text + ";\n")
+		args = append(args, named...)
+		taken += len(s.Args)
+	}
+	b.WriteString("COMMIT TRANSACTION;\n")
+	return e.batch(ctx, op, b.String(), args, nil, nil)
 }
 
 // query runs a query outside of a transaction and hands over its rows, one by

@@ -98,6 +98,13 @@ WHERE type = CAST(@type COLLATE ` + collation + ` AS varchar(1020)) AND name = C
  AND state IN ('running', 'rebuilding');
 COMMIT TRANSACTION;
 `
+
+	clearHaltSQL = declareNowSQL + `BEGIN TRANSACTION;
+UPDATE {{consumers}} SET state = 'running', halt = NULL, state_since_us = @now
+WHERE type = CAST(@type COLLATE ` + collation + ` AS varchar(1020)) AND name = CAST(@name COLLATE ` + collation + ` AS varchar(1020)) AND state = 'halted';
+SELECT @@ROWCOUNT;
+COMMIT TRANSACTION;
+`
 )
 
 func named(name, text string) sql.NamedArg { return sql.Named(name, mssql.NVarCharMax(text)) }
@@ -197,4 +204,19 @@ func (s *Store) Halt(ctx context.Context, id store.ConsumerID, lease store.Lease
 		return store.ErrFenced
 	}
 	return err
+}
+
+// ClearHalt implements [store.Consumers].
+func (s *Store) ClearHalt(ctx context.Context, id store.ConsumerID) (was bool, err error) {
+	err = s.engine.batch(ctx, "clear halt of "+id.String(), s.q.clearHalt, []any{named("type", id.Type), named("name", id.Name)}, nil, func(r *sql.Rows) error {
+		var n int64
+		if r.Next() {
+			if err := r.Scan(&n); err != nil {
+				return err
+			}
+		}
+		was = n > 0
+		return nil
+	})
+	return was && err == nil, err
 }

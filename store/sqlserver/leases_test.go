@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/sqlstore"
 )
 
 // H35: whatever locks what other hosts want is one batch.
@@ -23,10 +24,17 @@ func TestLeasesAreTakenInOneBatch(t *testing.T) {
 	require.NoError(t, s.Release(ctx, "i-1", nil))
 	require.NoError(t, s.Leave(ctx, "i-1"))
 	require.NoError(t, s.Halt(ctx, store.ConsumerID{Type: "projection", Name: "x"}, held[0], store.Halt{Reason: store.HaltApplyError, AtUS: 5}))
-	require.Len(t, srv.log, 5)
+	_, err = s.ClearHalt(ctx, store.ConsumerID{Type: "projection", Name: "x"})
+	require.NoError(t, err)
+	require.NoError(t, s.engine.WriteAll(ctx, "steps", []sqlstore.Step{{Text: "INSERT INTO a VALUES (@p1, @p2, @p3)", Args: []any{"ä", nil, int64(1)}},
+		{Text: "UPDATE b SET n = n"}, {Text: "UPDATE a SET n = @p2 WHERE k = @p1", Args: []any{int64(2), int64(3)}}}))
+	require.Len(t, srv.log, 7)
 	golden(t, "leases.sql", strings.Join(srv.texts(), "\n"))
 	require.Equal(t, `[9,3]`, textOf(srv.log[1].args["partitions"]))
 	require.Equal(t, `[{"b":7,"p":3,"g":5},{"b":8,"p":3,"g":1},{"b":8,"p":3,"g":1}]`, textOf(srv.log[2].args["leases"]))
+	require.EqualValues(t, 1, srv.log[6].args["p3"])
+	require.EqualValues(t, 2, srv.log[6].args["p4"])
+	require.EqualValues(t, 3, srv.log[6].args["p5"])
 	for _, e := range srv.log {
 		require.Equal(t, 1, strings.Count(e.text, "BEGIN TRANSACTION"), e.text)
 		require.Equal(t, 1, strings.Count(e.text, "COMMIT TRANSACTION"), e.text)

@@ -21,6 +21,7 @@ type queries struct {
 	release    string
 	leave      string
 	halt       string
+	clearHalt  string
 	now        string
 }
 
@@ -43,6 +44,7 @@ func newQueries(c *sqlstore.Core) queries {
 		release:    c.SQL(releaseSQL),
 		leave:      c.SQL(leaveSQL),
 		halt:       c.SQL(haltSQL),
+		clearHalt:  c.SQL(clearHaltSQL),
 		now:        "SELECT " + nowSQL,
 	}
 }

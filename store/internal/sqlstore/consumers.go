@@ -74,7 +74,11 @@ func (c *Core) create(ctx context.Context, d *store.Declaration) (record, error)
 		return record{}, err
 	}
 	var claims []nameClaim
+	var now int64
 	err = c.Engine.Read(ctx, "look for "+d.ID.String(), func(conn Conn) error {
+		if now, err = number(ctx, conn, c.q.now); err != nil {
+			return err
+		}
 		for _, topic := range d.Topics {
 			if _, err := c.ReadTopic(ctx, conn, topic); err != nil {
 				return fmt.Errorf("%s reads the %w", d.ID, err)
@@ -91,7 +95,7 @@ func (c *Core) create(ctx context.Context, d *store.Declaration) (record, error)
 		return record{}, err
 	}
 	f := d.Fingerprint
-	r := record{tables: string(tables), Consumer: store.Consumer{ID: d.ID, State: store.StateRunning, Build: build, Plugin: d.Plugin,
+	r := record{tables: string(tables), Consumer: store.Consumer{ID: d.ID, State: store.StateRunning, StateSinceUS: now, Build: build, Plugin: d.Plugin,
 		Digest: d.Digest, Topics: slices.Clone(d.Topics), Fingerprint: f, Tables: c.tableRefs(d.Tables, build, 0)}}
 	var made []store.TableRef
 	for i, ref := range r.Tables {
@@ -104,31 +108,20 @@ func (c *Core) create(ctx context.Context, d *store.Declaration) (record, error)
 			return record{}, err
 		}
 	}
-	err = c.Engine.Write(ctx, "subscribe "+d.ID.String(), func(conn Conn) error {
-		if r.StateSinceUS, err = number(ctx, conn, c.q.now); err != nil {
-			return err
+	var steps []Step
+	// First of all the names: whoever has one has won (H17).
+	for _, cl := range claims {
+		var adopting any
+		if cl.adopting != "" {
+			adopting = cl.adopting
 		}
-		// First of all the names: whoever has one has won (H17).
-		for _, cl := range claims {
-			var adopting any
-			if cl.adopting != "" {
-				adopting = cl.adopting
-			}
-			if _, err := conn.Exec(ctx, c.q.claimTable, cl.public, d.ID.Type, d.ID.Name, cl.declared, build, adopting); err != nil {
-				return err
-			}
-		}
-		_, err := conn.Exec(ctx, c.q.insertConsumer, d.ID.Type, d.ID.Name, r.StateSinceUS, build, d.Plugin, d.Digest, string(topics),
-			int64(f.Version), f.Inputs, f.Keys, f.Tables, f.Logic)
-		if err != nil {
-			return err
-		}
-		if _, err := conn.Exec(ctx, c.q.insertBuild, build, d.ID.Type, d.ID.Name, r.StateSinceUS, d.Digest, r.tables); err != nil {
-			return err
-		}
-		return c.insertBookkeeping(ctx, conn, build, d.Topics)
-	})
-	if err != nil {
+		steps = append(steps, Step{c.q.claimTable, []any{cl.public, d.ID.Type, d.ID.Name, cl.declared, build, adopting}})
+	}
+	steps = append(steps,
+		Step{c.q.insertConsumer, []any{d.ID.Type, d.ID.Name, now, build, d.Plugin, d.Digest, string(topics),
+			int64(f.Version), f.Inputs, f.Keys, f.Tables, f.Logic}},
+		Step{c.q.insertBuild, []any{build, d.ID.Type, d.ID.Name, now, d.Digest, r.tables}})
+	if err := c.writeAll(ctx, "subscribe "+d.ID.String(), append(steps, c.bookkeeping(build, d.Topics)...)); err != nil {
 		var transient *store.TransientError
 		if !errors.As(err, &transient) || !transient.OutcomeUnknown {
 			c.dropTables(ctx, made)
@@ -138,28 +131,22 @@ func (c *Core) create(ctx context.Context, d *store.Declaration) (record, error)
 	return r, c.settleTables(ctx, d.ID, r.Tables)
 }
 
-// insertBookkeeping makes a build's ownership rows and checkpoints.
-func (c *Core) insertBookkeeping(ctx context.Context, conn Conn, build int64, topics []string) error {
+// bookkeeping makes a build's ownership rows and checkpoints.
+func (c *Core) bookkeeping(build int64, topics []string) (steps []Step) {
 	for from := 0; from < c.info.Partitions; from += rowsMax {
 		var rows []string
 		for p := from; p < min(from+rowsMax, c.info.Partitions); p++ {
 			rows = append(rows, "("+strconv.FormatInt(build, 10)+", "+strconv.Itoa(p)+")")
 		}
-		if _, err := conn.Exec(ctx, c.SQL(fmt.Sprintf(ownershipSQL, strings.Join(rows, ", ")))); err != nil {
-			return err
-		}
+		steps = append(steps, Step{Text: c.SQL(fmt.Sprintf(ownershipSQL, strings.Join(rows, ", ")))})
 	}
 	for _, topic := range topics {
-		if _, err := conn.Exec(ctx, c.q.insertCheckpts, topic, build); err != nil {
-			return err
-		}
+		steps = append(steps, Step{c.q.insertCheckpts, []any{topic, build}})
 	}
 	for _, topic := range slices.Sorted(slices.Values(topics)) {
-		if _, err := conn.Exec(ctx, c.q.lockTopic, topic); err != nil {
-			return err
-		}
+		steps = append(steps, Step{c.q.lockTopic, []any{topic}})
 	}
-	return nil
+	return steps
 }
 
 // newBuild draws the number of a build, in a transaction of its own: it is part
@@ -224,10 +211,8 @@ func (c *Core) resume(ctx context.Context, d *store.Declaration, r record) (reco
 	if r.Plugin == d.Plugin && r.Digest == d.Digest && r.Fingerprint.Logic == d.Fingerprint.Logic {
 		return r, nil
 	}
-	err := c.Engine.Write(ctx, "record the logic of "+d.ID.String(), func(conn Conn) error {
-		_, err := conn.Exec(ctx, c.q.updateLogic, d.Plugin, d.Digest, d.Fingerprint.Logic, d.ID.Type, d.ID.Name)
-		return err
-	})
+	err := c.writeAll(ctx, "record the logic of "+d.ID.String(),
+		[]Step{{c.q.updateLogic, []any{d.Plugin, d.Digest, d.Fingerprint.Logic, d.ID.Type, d.ID.Name}}})
 	r.Plugin, r.Digest, r.Fingerprint.Logic = d.Plugin, d.Digest, d.Fingerprint.Logic
 	return r, err
 }

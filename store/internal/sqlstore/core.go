@@ -92,6 +92,21 @@ func (c *Core) Incarnation() uint64 { return c.incarnation.Load() }
 // Raise starts a new incarnation: what was read may no longer be true.
 func (c *Core) Raise() { c.incarnation.Add(1) }
 
+// writeAll runs steps in a transaction.
+func (c *Core) writeAll(ctx context.Context, op string, steps []Step) error {
+	if b, ok := c.Engine.(Batcher); ok {
+		return b.WriteAll(ctx, op, steps)
+	}
+	return c.Engine.Write(ctx, op, func(conn Conn) error {
+		for _, s := range steps {
+			if _, err := conn.Exec(ctx, s.Text, s.Args...); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // Look begins a read of a topic's readable end.
 func (c *Core) Look(topic string) Look {
 	v, ok := c.seen.Load(topic)

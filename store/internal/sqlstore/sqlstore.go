@@ -61,6 +61,19 @@ type Engine interface {
 	Close() error
 }
 
+// Step is a statement of a transaction that needs no answer of those before it.
+type Step struct {
+	Text string
+	Args []any
+}
+
+// Batcher is an engine that sends a transaction whole, with its COMMIT. One has
+// to where the server knows no limit for a transaction whose client has gone
+// quiet (H35).
+type Batcher interface {
+	WriteAll(ctx context.Context, op string, steps []Step) error
+}
+
 // Class is what an error of the database means. It is told by code, never by
 // text.
 type Class int
