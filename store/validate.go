@@ -1,10 +1,11 @@
 package store
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/projhost/projhost/internal/rawjson"
 )
 
 // DefaultMaxEvent bounds an event's data and metadata together, in bytes.
@@ -37,8 +38,8 @@ func CheckIdentifier(s string) string {
 }
 
 // CheckCodec returns what is wrong with a payload and its codec, "" if nothing
-// is. The codec json has version 1: one JSON text in UTF-8. Payloads of other
-// codecs are opaque.
+// is. The codec json has version 1: one JSON text in UTF-8, nested at most 1000
+// deep. Payloads of other codecs are opaque.
 func CheckCodec(codec string, version int32, data []byte) string {
 	if why := CheckStoredCodec(codec, version); why != "" {
 		return why
@@ -65,13 +66,13 @@ func CheckStoredCodec(codec string, version int32) string {
 }
 
 func checkJSON(what string, data []byte) string {
-	if !utf8.Valid(data) {
+	switch {
+	case rawjson.Check(data) == nil:
+		return ""
+	case !utf8.Valid(data):
 		return what + " is not valid UTF-8"
 	}
-	if !json.Valid(data) {
-		return what + " is not valid JSON"
-	}
-	return ""
+	return what + " is not valid JSON"
 }
 
 // Validate refuses what no database is asked about: names, sizes, codecs, a
@@ -111,7 +112,7 @@ func (c *Commit) Validate(maxEvent int) error {
 					return invalid("duplicate_event", index, "event id %s is given twice in one commit", e.ID)
 				}
 				if ids == nil {
-					ids = map[ID]bool{}
+					ids = make(map[ID]bool, len(s.Events)-j)
 				}
 				ids[e.ID] = true
 			}

@@ -99,8 +99,9 @@ func (c *cli) printBench(r *bench.Report) {
 		c.say("plugin %s: %s, built in %.2f s, compiled in %.2f s", p.Name, bytesIEC(uint64(p.Bytes)), p.BuildSeconds, p.LoadSeconds)
 	}
 	for _, a := range r.Append {
-		c.say("append, %d clients, %d events each time: %s events/s through HTTP, %s by the driver: %.2f",
-			a.Clients, a.Batch, count(int64(a.HTTP.Median)), count(int64(a.Driver.Median)), a.Ratio)
+		c.say("append, %d clients, %d events each time: %s events/s through HTTP, %s by the driver: %.2f; CPU µs an event: %s and %s, of HTTP's its client %s",
+			a.Clients, a.Batch, count(int64(a.HTTP.Median)), count(int64(a.Driver.Median)), a.Ratio,
+			figure(a.HTTPCPUMicros, "%.1f"), figure(a.DriverCPUMicros, "%.1f"), figure(a.ClientCPUMicros, "%.1f"))
 	}
 	for _, l := range r.Latency {
 		c.say("plugin %s, append acknowledged → row visible at %d/s: p50 %.2f ms, p99 %.2f ms, max %.2f ms (the append itself: p50 %.2f ms)",

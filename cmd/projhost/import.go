@@ -437,7 +437,7 @@ func appendWithID(dst []byte, l *importLine) []byte {
 			i++
 		}
 		dst = append(dst, `{"id":"`...)
-		dst = append(dst, l.id.String()...)
+		dst = l.id.Append(dst)
 		dst = append(dst, `",`...)
 		text = text[i+1:]
 	}

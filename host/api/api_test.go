@@ -20,6 +20,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/projhost/projhost/internal/rawjson"
 	"github.com/projhost/projhost/store"
 	"github.com/projhost/projhost/store/sqlite"
 )
@@ -208,6 +209,14 @@ func TestAppendErrors(t *testing.T) {
 		`{"expected_version":"any","events":[{"type":"T","data":1},{"type":"T","data":1,"sequence":1}]}`: `events[1]: unknown member "sequence"; the members are id, type,`,
 		`{"expected_version":"any","events":[{"type":"T","data":1,"x\ud800":1}]}`:                        `events[0]: the name of a member has half of a surrogate pair`,
 		`{"expected_version":"any","events":[{"type":"","data":1}]}`:                                     `type`,
+		// What is not JSON is told so before all else that is wrong.
+		`{"version":1,"events":[{"type":1,"type":2},{"x":01}]}`: `malformed JSON at byte 49: '1' where ',' or '}' is expected`,
+		`{"expected_version":1.5}]`:                             `malformed JSON at byte 24: ']' after the value`,
+		`{"expected_version":`:                                  `malformed JSON at byte 20: the text ends where a value is expected`,
+		`{"events":`:                                            `malformed JSON at byte 10: the text ends where a value is expected`,
+		`{"events":[{"type":"T","data":[1,}]}`:                  `malformed JSON at byte 33: '}' where a value is expected`,
+		`{"x\ud800":1}`:                                         `malformed JSON at byte 1: the name of a member has half of a surrogate pair`,
+		`{"events":[{"type":"T","data":` + strings.Repeat("[", 998) + strings.Repeat("]", 998) + `}],"expected_version":1}`: `malformed JSON at byte 1027: nested deeper than 1000`,
 	} {
 		e := r.do("POST", "/v1/streams/t/2", body).want(t, 400, CodeBadRequest, want)
 		if strings.HasPrefix(want, "malformed JSON") {
@@ -250,6 +259,56 @@ func TestAppendErrors(t *testing.T) {
 	newRig(t, Config{}).do("POST", "/v1/streams/t/2", big).want(t, 413, CodeTooLarge, "")
 }
 
+// Whatever body is taken is JSON, its payloads are views of it, and the same
+// members say the same in a commit of several streams. Whatever is not JSON is
+// told so, and where.
+func FuzzDecodeBody(f *testing.F) {
+	f.Add([]byte(` {"expected_version":"any", "events":[{"id":"` + id1 + `","type":"T","data":{"a" : [1, "x\u00e4"]},"metadata":{ }} ,{"type":"T","data_base64":"e30="}]} `))
+	f.Add([]byte(`{"events":[{"type":"T","data":1},{"type":"T","type":"T"}],"expected_version":3}`))
+	f.Add([]byte(`{"events":[{"type":"T","data":1},{"type":"T",}],"expected_version":3}`))
+	f.Add([]byte(`{"events":[[[]]],"expected_version":"new","x\ud800":1}]`))
+	f.Add([]byte(`{"events":[{"type":"T","data":null,"occurred_at":"2026-01-02T03:04:05+01:00","revision":1}],"expected_version":"\u006eew"}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		var a store.StreamAppend
+		err := decode(body, func(d *bodyDecoder) error { return d.stream(&a, false) })
+		if asAPI(err).code == CodeInternal && err != nil {
+			t.Fatalf("%q: %v", body, err)
+		}
+		if malformed := rawjson.Check(body); malformed != nil {
+			if _, ok := err.(*rawjson.SyntaxError); !ok {
+				t.Fatalf("%q: %v, but %v", body, err, malformed)
+			}
+			return
+		}
+		if err == nil {
+			var want struct {
+				Events []struct {
+					Type string
+					Data json.RawMessage
+				}
+			}
+			if err := json.Unmarshal(body, &want); err != nil || len(want.Events) != len(a.Events) {
+				t.Fatalf("%q: %d events, the library says %d: %v", body, len(a.Events), len(want.Events), err)
+			}
+			for i, e := range a.Events {
+				if w := &want.Events[i]; e.Type != w.Type || w.Data != nil && !bytes.Equal(e.Data, w.Data) {
+					t.Fatalf("%q: event %d is %q %q", body, i, e.Type, e.Data)
+				}
+			}
+		}
+		var c store.Commit
+		inner := append(append([]byte(`{"streams":[`), body...), "]}"...)
+		again := decode(inner, func(d *bodyDecoder) error { return d.commit(&c) })
+		if err == nil && rawjson.Check(inner) == nil && (!strings.Contains(again.Error(), `"aggregate_type", "aggregate_id" are missing`) || !equalAppends(&c.Streams[0], &a)) {
+			t.Fatalf("%q in a commit: %v", body, again)
+		}
+	})
+}
+
+func equalAppends(a, b *store.StreamAppend) bool {
+	return a.ExpectedVersion == b.ExpectedVersion && fmt.Sprint(a.Events) == fmt.Sprint(b.Events)
+}
+
 func TestCommits(t *testing.T) {
 	r := newRig(t, Config{})
 	body := `{"streams":[
@@ -277,6 +336,11 @@ func TestCommits(t *testing.T) {
 		`{"outbox":[]}`:   "this version has no outbox",
 		`{"strems":[]}`:   `unknown member "strems"; the members are streams, snapshots`,
 		`{"streams":[1]}`: `streams[0]: must be an object, it is a number`,
+		`{"streams":{}}`:  `member "streams" must be an array, it is an object`,
+		`{"snapshots":[{"aggregate_type":"a","aggregate_type":"a"}]}`:                                            `snapshots[0]: member "aggregate_type" is given twice`,
+		`{"streams":[{"aggregate_id":"1","aggregate_type":"\ud800"}]}`:                                           `streams[0]: member "aggregate_type" has half of a surrogate pair`,
+		`{"streams":[{"x\ud800":1}]}`:                                                                            `streams[0]: the name of a member has half of a surrogate pair`,
+		`{"streams":[{"events":[{}]}],"snapshots":[}`:                                                            `malformed JSON at byte 42: '}' where a value is expected`,
 		`{"streams":[{"aggregate_type":"a","aggregate_id":1}]}`:                                                  `streams[0]: member "aggregate_id" must be a string`,
 		`{"streams":[{"aggregate_type":"a","expected_version":"any","events":[{"type":"T","data":1}]}]}`:         `streams[0]: member "aggregate_id" is missing`,
 		`{"streams":[{"aggregate_type":"a","aggregate_id":"1","expected_version":"any","events":[{"type":7}]}]}`: `streams[0]: events[0]: member "type" must be a string`,

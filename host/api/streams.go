@@ -17,6 +17,9 @@ const (
 	defaultLimit = 100
 	rowsMax      = 1000
 	messagesMax  = 10_000
+
+	// eventsFirst bounds the room that is made for events before they are read.
+	eventsFirst = 256
 )
 
 // appendStream is POST /v1/streams/{type}/{id}.
@@ -30,8 +33,8 @@ func (s *Server) appendStream(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer release()
 	a := store.StreamAppend{AggregateType: r.PathValue("type"), AggregateID: r.PathValue("id")}
-	d := bodyDecoder{body: body}
-	if err := d.stream(body, &a, false); err != nil {
+	err = decode(body, func(d *bodyDecoder) error { return d.stream(&a, false) })
+	if err != nil {
 		return err
 	}
 	res, err := s.deps.Store.Commit(r.Context(), store.Commit{Streams: []store.StreamAppend{a}})
@@ -59,8 +62,8 @@ func (s *Server) commit(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	defer release()
-	d := bodyDecoder{body: body}
-	c, err := d.commit()
+	var c store.Commit
+	err = decode(body, func(d *bodyDecoder) error { return d.commit(&c) })
 	if err != nil {
 		return err
 	}
@@ -92,6 +95,7 @@ func (s *Server) commit(w http.ResponseWriter, r *http.Request) error {
 }
 
 func appendStreamResult(b []byte, r *store.StreamResult) []byte {
+	b = slices.Grow(b, 256+len(`"96f9a74e-4bb1-5940-b42b-1789908e7cf0",`)*len(r.IDs))
 	b = append(b, `"version":`...)
 	b = strconv.AppendInt(b, r.Version, 10)
 	b = append(b, `,"first_position":`...)
@@ -104,7 +108,7 @@ func appendStreamResult(b []byte, r *store.StreamResult) []byte {
 			b = append(b, ',')
 		}
 		b = append(b, '"')
-		b = append(b, id.String()...)
+		b = id.Append(b)
 		b = append(b, '"')
 	}
 	b = append(b, ']')
@@ -114,34 +118,44 @@ func appendStreamResult(b []byte, r *store.StreamResult) []byte {
 	return b
 }
 
-// bodyDecoder decodes the bodies of appends; payloads stay views of the body,
-// byte for byte. Its errors name the place: events[3]: member "type" is
-// missing.
+// bodyDecoder decodes the bodies of appends, in one pass; payloads stay views of
+// the body, byte for byte. Its errors name the place: events[3]: member "type"
+// is missing.
 type bodyDecoder struct {
-	body   []byte
+	text   *rawjson.Cursor
 	events jsonl.Decoder
+	event  store.ImportEvent
 }
 
-func (d *bodyDecoder) commit() (c store.Commit, err error) {
-	_, err = d.object(d.body, func(name string, value []byte) error {
+// decode decodes a body. One that is not JSON is told so, and where, whatever
+// else was found wrong with it first.
+func decode(body []byte, into func(d *bodyDecoder) error) error {
+	text, err := rawjson.Read(body)
+	if err != nil {
+		return err
+	}
+	d := bodyDecoder{text: text, events: jsonl.Decoder{Stream: jsonl.StreamRefused}}
+	if err := into(&d); err != nil {
+		if malformed := rawjson.Check(body); malformed != nil {
+			return malformed
+		}
+		return err
+	}
+	return text.End("object")
+}
+
+func (d *bodyDecoder) commit(c *store.Commit) error {
+	_, err := d.object(func(name string) error {
 		switch name {
 		case "streams":
-			return d.array(value, func(i int, el []byte) error {
-				var a store.StreamAppend
-				if err := d.stream(el, &a, true); err != nil {
-					return within(fmt.Sprintf("streams[%d]", i), err)
-				}
-				c.Streams = append(c.Streams, a)
-				return nil
+			return d.array(func(i int) error {
+				c.Streams = append(c.Streams, store.StreamAppend{})
+				return d.element("streams", i, func() error { return d.stream(&c.Streams[i], true) })
 			})
 		case "snapshots":
-			return d.array(value, func(i int, el []byte) error {
-				var sn store.Snapshot
-				if err := d.snapshot(el, &sn, true); err != nil {
-					return within(fmt.Sprintf("snapshots[%d]", i), err)
-				}
-				c.Snapshots = append(c.Snapshots, sn)
-				return nil
+			return d.array(func(i int) error {
+				c.Snapshots = append(c.Snapshots, store.Snapshot{})
+				return d.element("snapshots", i, func() error { return d.snapshot(&c.Snapshots[i], true) })
 			})
 		case "outbox":
 			return badRequest(`member "outbox": this version has no outbox`)
@@ -151,29 +165,33 @@ func (d *bodyDecoder) commit() (c store.Commit, err error) {
 	if err == nil && len(c.Streams)+len(c.Snapshots) == 0 {
 		err = badRequest("the commit is empty: give streams or snapshots")
 	}
-	return c, err
+	return err
 }
 
 // stream decodes an append to one stream. named: the body names the stream.
-func (d *bodyDecoder) stream(b []byte, a *store.StreamAppend, named bool) error {
-	d.events.Stream = jsonl.StreamRefused
-	seen, err := d.object(b, func(name string, value []byte) (err error) {
+func (d *bodyDecoder) stream(a *store.StreamAppend, named bool) error {
+	seen, err := d.object(func(name string) (err error) {
 		switch {
 		case name == "expected_version":
-			a.ExpectedVersion, err = expectedVersion(value)
+			a.ExpectedVersion, err = value(d, expectedVersion)
 		case name == "events":
-			err = d.array(value, func(i int, el []byte) error {
-				var e store.ImportEvent
-				if err := d.events.Decode(el, &e); err != nil {
-					return within(fmt.Sprintf("events[%d]", i), plain(err, false))
+			err = d.array(func(i int) error {
+				before := d.text.Left()
+				if err := d.events.DecodeNext(d.text, &d.event); err != nil {
+					return within("events", i, err)
 				}
-				a.Events = append(a.Events, e.NewEvent)
+				if i == 0 {
+					// As many as there will be, if all are as long as the first.
+					left := d.text.Left()
+					a.Events = make([]store.NewEvent, 0, min(1+left/(before-left), eventsFirst))
+				}
+				a.Events = append(a.Events, d.event.NewEvent)
 				return nil
 			})
 		case named && name == "aggregate_type":
-			a.AggregateType, err = rawjson.String(value)
+			a.AggregateType, err = value(d, rawjson.String)
 		case named && name == "aggregate_id":
-			a.AggregateID, err = rawjson.String(value)
+			a.AggregateID, err = value(d, rawjson.String)
 		case named:
 			return badRequest("unknown member %q; the members are aggregate_type, aggregate_id, expected_version, events", name)
 		default:
@@ -197,28 +215,26 @@ func (d *bodyDecoder) stream(b []byte, a *store.StreamAppend, named bool) error 
 	return nil
 }
 
-func (d *bodyDecoder) snapshot(b []byte, sn *store.Snapshot, named bool) error {
+func (d *bodyDecoder) snapshot(sn *store.Snapshot, named bool) error {
 	sn.Codec, sn.CodecVersion, sn.Version = store.DefaultCodec, store.DefaultCodecVersion, 1
-	seen, err := d.object(b, func(name string, value []byte) (err error) {
+	seen, err := d.object(func(name string) (err error) {
 		switch {
 		case name == "sequence":
-			if sn.Sequence, err = rawjson.Int(value, 64); err == nil && sn.Sequence < 1 {
-				err = errors.New("must be at least 1: the last event that is in the snapshot")
-			}
+			sn.Sequence, err = value(d, sequence)
 		case name == "version":
-			sn.Version, err = positive32(value)
+			sn.Version, err = value(d, positive32)
 		case name == "codec":
-			sn.Codec, err = rawjson.String(value)
+			sn.Codec, err = value(d, rawjson.String)
 		case name == "codec_version":
-			sn.CodecVersion, err = positive32(value)
+			sn.CodecVersion, err = value(d, positive32)
 		case name == "data":
-			sn.Data = value
+			sn.Data, err = d.text.Value()
 		case name == "data_base64":
-			sn.Data, err = jsonl.Base64(value)
+			sn.Data, err = value(d, jsonl.Base64)
 		case named && name == "aggregate_type":
-			sn.AggregateType, err = rawjson.String(value)
+			sn.AggregateType, err = value(d, rawjson.String)
 		case named && name == "aggregate_id":
-			sn.AggregateID, err = rawjson.String(value)
+			sn.AggregateID, err = value(d, rawjson.String)
 		default:
 			known := "sequence, version, data, data_base64, codec, codec_version"
 			if named {
@@ -240,6 +256,24 @@ func (d *bodyDecoder) snapshot(b []byte, sn *store.Snapshot, named bool) error {
 		needed = []string{"aggregate_type", "aggregate_id", "sequence", "data"}
 	}
 	return need(seen, needed...)
+}
+
+// value passes the value ahead and parses it.
+func value[T any](d *bodyDecoder, parse func(v []byte) (T, error)) (T, error) {
+	v, err := d.text.Value()
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return parse(v)
+}
+
+func sequence(v []byte) (int64, error) {
+	n, err := rawjson.Int(v, 64)
+	if err == nil && n < 1 {
+		err = errors.New("must be at least 1: the last event that is in the snapshot")
+	}
+	return n, err
 }
 
 func positive32(v []byte) (int32, error) {
@@ -264,43 +298,40 @@ func expectedVersion(v []byte) (int64, error) {
 	return n, nil
 }
 
-// object calls each for the members of the body or of an object in it, whose
-// names may not repeat. The whole body was scanned by the outermost call, so
-// only that one can tell where JSON is malformed.
-func (d *bodyDecoder) object(b []byte, each func(name string, value []byte) error) (map[string]bool, error) {
-	outermost := len(b) == len(d.body)
-	if !outermost && b[0] != '{' {
-		return nil, fmt.Errorf("must be an object, it is %s", rawjson.Kind(b))
-	}
+// object calls each for the members of the object ahead, whose names may not
+// repeat.
+func (d *bodyDecoder) object(each func(name string) error) (map[string]bool, error) {
 	seen := map[string]bool{}
-	err := rawjson.Members(b, func(name, value []byte, _ int) error {
+	return seen, d.text.Members(func(name []byte) error {
 		n := string(name)
 		if seen[n] {
 			return badRequest("member %q is given twice", n)
 		}
 		seen[n] = true
-		return memberError(n, each(n, value))
+		return memberError(n, each(n))
 	})
-	return seen, plain(err, outermost)
 }
 
-func (d *bodyDecoder) array(b []byte, each func(i int, el []byte) error) error {
-	if b[0] != '[' {
-		return fmt.Errorf("must be an array, it is %s", rawjson.Kind(b))
+func (d *bodyDecoder) array(each func(i int) error) error {
+	if kind := d.text.Kind(); kind != "an array" {
+		return fmt.Errorf("must be an array, it is %s", kind)
 	}
 	i := -1
-	return rawjson.Elements(b, func(el []byte, _ int) error {
+	return d.text.Elements(func() error {
 		i++
-		return each(i, el)
+		return each(i)
 	})
 }
 
-// plain takes the offset off an error that counts from within the body.
-func plain(err error, outermost bool) error {
-	if se, ok := errors.AsType[*rawjson.SyntaxError](err); ok && !outermost {
-		return badRequest("%s", se.Reason)
+// element decodes an object in an array.
+func (d *bodyDecoder) element(list string, i int, decode func() error) error {
+	if kind := d.text.Kind(); kind != "an object" {
+		return within(list, i, fmt.Errorf("must be an object, it is %s", kind))
 	}
-	return err
+	if err := decode(); err != nil {
+		return within(list, i, err)
+	}
+	return nil
 }
 
 func memberError(name string, err error) error {
@@ -313,13 +344,18 @@ func memberError(name string, err error) error {
 	return badRequest("member %q %v", name, err)
 }
 
-// within puts the place before an error's text.
-func within(place string, err error) error {
+// within puts the place before an error's text. Where JSON is malformed is the
+// whole body's to tell: see [decode].
+func within(list string, i int, err error) error {
+	place := fmt.Sprintf("%s[%d]: ", list, i)
 	if e, ok := errors.AsType[*apiError](err); ok {
-		e.message = place + ": " + e.message
+		e.message = place + e.message
 		return e
 	}
-	return badRequest("%s: %v", place, err)
+	if e, ok := errors.AsType[*rawjson.SyntaxError](err); ok {
+		return badRequest("%s%s", place, e.Reason)
+	}
+	return badRequest("%s%v", place, err)
 }
 
 func need(seen map[string]bool, names ...string) error {
@@ -416,8 +452,8 @@ func (s *Server) putSnapshot(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer release()
 	sn := store.Snapshot{AggregateType: r.PathValue("type"), AggregateID: r.PathValue("id")}
-	d := bodyDecoder{body: body}
-	if err := d.snapshot(body, &sn, false); err != nil {
+	err = decode(body, func(d *bodyDecoder) error { return d.snapshot(&sn, false) })
+	if err != nil {
 		return err
 	}
 	if err := s.deps.Store.SaveSnapshot(r.Context(), sn); err != nil {

@@ -21,7 +21,7 @@ var allowed = map[string][]string{
 	"testplugins":       {"sdk", "abi"},
 	"plugins":           {"abi"},
 	"readmodel":         {"abi"},
-	"store":             {"readmodel", "abi"},
+	"store":             {"readmodel", "abi", "internal/rawjson"},
 	"store/internal":    {"store", "readmodel"},
 	"store/sqlite":      {"store", "store/internal", "readmodel", "abi", "partition/hash"},
 	"store/postgres":    {"store", "store/internal", "readmodel", "abi"},

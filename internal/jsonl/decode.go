@@ -56,11 +56,36 @@ const (
 	mOccurredAt
 )
 
-var members = map[string]member{
-	"id": mID, "aggregate_type": mAggregateType, "aggregate_id": mAggregateID, "sequence": mSequence,
-	"type": mType, "revision": mRevision, "codec": mCodec, "codec_version": mCodecVersion,
-	"data": mData, "data_base64": mDataBase64, "metadata": mMetadata, "metadata_base64": mMetadataBase64,
-	"occurred_at": mOccurredAt,
+func memberOf(name []byte) member {
+	switch string(name) {
+	case "id":
+		return mID
+	case "aggregate_type":
+		return mAggregateType
+	case "aggregate_id":
+		return mAggregateID
+	case "sequence":
+		return mSequence
+	case "type":
+		return mType
+	case "revision":
+		return mRevision
+	case "codec":
+		return mCodec
+	case "codec_version":
+		return mCodecVersion
+	case "data":
+		return mData
+	case "data_base64":
+		return mDataBase64
+	case "metadata":
+		return mMetadata
+	case "metadata_base64":
+		return mMetadataBase64
+	case "occurred_at":
+		return mOccurredAt
+	}
+	return 0
 }
 
 const (
@@ -72,19 +97,42 @@ const (
 // of line where they stand there as JSON. Identifiers and sizes are the store's
 // to judge.
 func (d *Decoder) Decode(line []byte, e *store.ImportEvent) error {
-	*e = store.ImportEvent{}
-	d.present = 0
-	err := rawjson.Members(line, func(name, value []byte, _ int) error {
-		return d.member(name, value, e)
-	})
-	if err != nil {
+	c, err := rawjson.Read(line)
+	if err == nil {
+		err = d.members(c, e)
+	}
+	if err == nil {
+		err = c.End("object")
+	}
+	if err == nil {
+		err = d.complete(e)
+	}
+	return err
+}
+
+// DecodeNext is [Decoder.Decode] for the event that a cursor stands before, which
+// it passes.
+func (d *Decoder) DecodeNext(c *rawjson.Cursor, e *store.ImportEvent) error {
+	if err := d.members(c, e); err != nil {
 		return err
 	}
 	return d.complete(e)
 }
 
+func (d *Decoder) members(c *rawjson.Cursor, e *store.ImportEvent) error {
+	*e = store.ImportEvent{}
+	d.present = 0
+	return c.Members(func(name []byte) error {
+		value, err := c.Value()
+		if err != nil {
+			return err
+		}
+		return d.member(name, value, e)
+	})
+}
+
 func (d *Decoder) member(name, value []byte, e *store.ImportEvent) error {
-	m := members[string(name)]
+	m := memberOf(name)
 	if d.Stream == StreamRefused && m&(mAggregateType|mAggregateID|mSequence) != 0 {
 		m = 0
 	}
@@ -149,9 +197,8 @@ func (d *Decoder) set(m member, v []byte, e *store.ImportEvent) (err error) {
 			}
 		}
 	case mOccurredAt:
-		var s string
-		if s, err = rawjson.String(v); err == nil {
-			e.OccurredUS, err = ParseTime(s)
+		if v, err = rawjson.Text(v); err == nil {
+			e.OccurredUS, err = ParseTime(v)
 			e.HasOccurred = true
 		}
 	}
@@ -220,17 +267,13 @@ func (d *Decoder) text(v []byte) (string, error) {
 
 var errUUID = errors.New(`must be a UUID, such as "96f9a74e-4bb1-5940-b42b-1789908e7cf0"`)
 
-func parseID(v []byte) (store.ID, error) {
+// parseID reads a UUID in its usual form.
+func parseID(v []byte) (id store.ID, err error) {
 	if len(v) != 38 || v[0] != '"' {
-		return store.ID{}, errUUID
+		return id, errUUID
 	}
-	return ParseID(string(v[1:37]))
-}
-
-// ParseID reads a UUID in its usual form.
-func ParseID(s string) (store.ID, error) {
-	var id store.ID
-	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
+	s := v[1:37]
+	if s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
 		return id, errUUID
 	}
 	var digits [32]byte

@@ -13,7 +13,7 @@ import (
 // Reading the line gives an event of equal content, byte for byte.
 func AppendLine(dst []byte, e *store.Event, sequence bool) []byte {
 	dst = append(dst, `{"id":"`...)
-	dst = append(dst, e.ID.String()...)
+	dst = e.ID.Append(dst)
 	dst = append(dst, `","aggregate_type":`...)
 	dst = AppendString(dst, e.AggregateType)
 	dst = append(dst, `,"aggregate_id":`...)
@@ -32,7 +32,7 @@ func AppendMessage(dst []byte, e *store.Event) []byte {
 	dst = append(dst, `{"position":`...)
 	dst = strconv.AppendInt(dst, e.Position, 10)
 	dst = append(dst, `,"id":"`...)
-	dst = append(dst, e.ID.String()...)
+	dst = e.ID.Append(dst)
 	dst = append(dst, `","aggregate_type":`...)
 	dst = AppendString(dst, e.AggregateType)
 	dst = append(dst, `,"aggregate_id":`...)

@@ -107,14 +107,14 @@ func TestTimes(t *testing.T) {
 		"1969-12-31T23:59:59.999999Z":         "1969-12-31T23:59:59.999999Z",
 		"9999-12-31T23:59:59.999999Z":         "9999-12-31T23:59:59.999999Z",
 	} {
-		us, err := ParseTime(in)
+		us, err := ParseTime([]byte(in))
 		require.NoError(t, err, in)
 		require.Equal(t, want, FormatTime(us))
 	}
 	for _, in := range []string{"", "2011-10-01", "2011-10-01 00:38:44Z", "2011-10-01T00:38:44", "2011-10-01T00:38:44,5Z", "2011-10-01T00:38:44.Z",
 		"2011-02-29T00:00:00Z", "2011-13-01T00:00:00Z", "2011-10-01T24:00:00Z", "2011-10-01T00:60:00Z", "2011-10-01T00:00:60Z", "2011-10-01T00:00:00+2:00",
 		"2011-10-01T00:00:00+25:00", "2011-1-01T00:00:00Z00", "+011-10-01T00:00:00Z", "0001-01-01T00:00:00+00:01", "0000-01-01T00:00:00Z", "2011-10-0１T00:00:00Z"} {
-		_, err := ParseTime(in)
+		_, err := ParseTime([]byte(in))
 		require.Error(t, err, in)
 	}
 }
@@ -124,7 +124,7 @@ func FuzzParseTime(f *testing.F) {
 	f.Add("2011-10-01T00:38:44.546+02:00")
 	f.Add("2011-10-01T00:38:44Z")
 	f.Fuzz(func(t *testing.T, s string) {
-		us, err := ParseTime(s)
+		us, err := ParseTime([]byte(s))
 		if err != nil {
 			return
 		}

@@ -9,14 +9,15 @@ var errTime = errors.New(`must be an RFC 3339 time, such as "2011-10-01T00:38:44
 
 // ParseTime reads an RFC 3339 time as microseconds since 1970, UTC. Digits past
 // the microsecond are dropped.
-func ParseTime(s string) (int64, error) {
+func ParseTime(s []byte) (int64, error) {
 	// time.Parse takes more than the standard: a comma, one-digit hours.
 	if len(s) < 20 || len(s) > 64 || s[4] != '-' || s[7] != '-' || s[10] != 'T' && s[10] != 't' || s[13] != ':' || s[16] != ':' {
 		return 0, errTime
 	}
 	ok := true
 	num := func(from, to int) (n int) {
-		for _, c := range []byte(s[from:to]) {
+		for ; from < to; from++ {
+			c := s[from]
 			if c < '0' || c > '9' {
 				ok = false
 				return 0
@@ -41,7 +42,7 @@ func ParseTime(s string) (int64, error) {
 	}
 	offset := 0
 	switch rest := s[i:]; {
-	case rest == "Z" || rest == "z":
+	case len(rest) == 1 && (rest[0] == 'Z' || rest[0] == 'z'):
 	case len(rest) == 6 && (rest[0] == '+' || rest[0] == '-') && rest[3] == ':':
 		h, m := num(i+1, i+3), num(i+4, i+6)
 		if h > 23 || m > 59 {

@@ -5,8 +5,10 @@
 package rawjson
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -65,51 +67,150 @@ func checkUTF8(b []byte) error {
 	return nil
 }
 
+// Cursor reads a text from front to back, once: it stands before a value, which
+// is passed whole by Value, or member by member or element by element. The text
+// is checked as far as the cursor has come.
+type Cursor struct {
+	b        []byte
+	i, depth int
+}
+
+// Read gives a cursor before the value of b, whose UTF-8 is checked at once.
+func Read(b []byte) (*Cursor, error) {
+	c := &Cursor{b: b}
+	return c, c.start()
+}
+
+func (c *Cursor) start() error {
+	c.i = space(c.b, 0)
+	return checkUTF8(c.b)
+}
+
+// Kind tells what the value ahead is, by its first byte.
+func (c *Cursor) Kind() string { return Kind(c.b[c.i:]) }
+
+// Left is the length of the text from the cursor on.
+func (c *Cursor) Left() int { return len(c.b) - c.i }
+
+// Value passes the value ahead and returns it as it stands in the text.
+func (c *Cursor) Value() ([]byte, error) {
+	end, err := value(c.b, c.i, c.depth)
+	if err != nil {
+		return nil, err
+	}
+	v := c.b[c.i:end:end]
+	c.i = end
+	return v, nil
+}
+
+// Members passes the object ahead and calls each for every member, in order, with
+// its name (unescaped; valid during the call) and the cursor before its value:
+// what each does not pass is passed by Members. An error of each ends it.
+func (c *Cursor) Members(each func(name []byte) error) error {
+	if err := c.expect('{', "an object"); err != nil {
+		return err
+	}
+	i, done, err := open(c.b, c.i, c.depth, '}')
+	for c.depth++; err == nil && !done; i, done, err = next(c.b, c.i, '}') {
+		var quoted, name []byte
+		if quoted, c.i, err = member(c.b, i); err != nil {
+			return err
+		}
+		if name, err = unquote(quoted[1 : len(quoted)-1]); err != nil {
+			return &SyntaxError{i, "the name of a member " + err.Error()}
+		}
+		at := c.i
+		if err = each(name); err == nil && c.i == at {
+			c.i, err = value(c.b, at, c.depth)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	c.depth--
+	c.i = i
+	return err
+}
+
+// Elements passes the array ahead as [Cursor.Members] does an object.
+func (c *Cursor) Elements(each func() error) error {
+	if err := c.expect('[', "an array"); err != nil {
+		return err
+	}
+	i, done, err := open(c.b, c.i, c.depth, ']')
+	for c.depth++; err == nil && !done; i, done, err = next(c.b, c.i, ']') {
+		c.i = i
+		if err = each(); err == nil && c.i == i {
+			c.i, err = value(c.b, i, c.depth)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	c.depth--
+	c.i = i
+	return err
+}
+
+// End checks that nothing but white space is left after what was passed.
+func (c *Cursor) End(what string) error {
+	if rest := space(c.b, c.i); rest < len(c.b) {
+		return &SyntaxError{rest, fmt.Sprintf("%s after the %s", char(c.b, rest), what)}
+	}
+	return nil
+}
+
+func (c *Cursor) expect(first byte, what string) error {
+	if c.i < len(c.b) && c.b[c.i] == first {
+		return nil
+	}
+	if _, err := value(c.b, c.i, c.depth); err != nil {
+		return err
+	}
+	return &SyntaxError{c.i, what + " is expected, found " + c.Kind()}
+}
+
 // Members calls each for every member of the object b, in order, with the
 // member's name (unescaped; valid during the call) and its value as it stands
 // in b. off is the value's offset in b. It checks b like [Check]. An error of
 // each ends it.
 func Members(b []byte, each func(name, value []byte, off int) error) error {
-	if err := checkUTF8(b); err != nil {
-		return err
-	}
-	i := space(b, 0)
-	if i >= len(b) || b[i] != '{' {
-		if _, err := Trim(b); err != nil {
-			return err
-		}
-		return &SyntaxError{i, "an object is expected, found " + Kind(b[i:])}
-	}
-	end, err := object(b, i, 0, each)
+	c, err := Read(b)
 	if err != nil {
 		return err
 	}
-	if rest := space(b, end); rest < len(b) {
-		return &SyntaxError{rest, fmt.Sprintf("%s after the object", char(b, rest))}
+	err = c.Members(func(name []byte) error {
+		off := c.i
+		v, err := c.Value()
+		if err != nil {
+			return err
+		}
+		return each(name, v, off)
+	})
+	if err != nil {
+		return err
 	}
-	return nil
+	return c.End("object")
 }
 
 // Elements calls each for every element of the array b, as [Members] does.
 func Elements(b []byte, each func(value []byte, off int) error) error {
-	if err := checkUTF8(b); err != nil {
-		return err
-	}
-	i := space(b, 0)
-	if i >= len(b) || b[i] != '[' {
-		if _, err := Trim(b); err != nil {
-			return err
-		}
-		return &SyntaxError{i, "an array is expected, found " + Kind(b[i:])}
-	}
-	end, err := array(b, i, 0, each)
+	c, err := Read(b)
 	if err != nil {
 		return err
 	}
-	if rest := space(b, end); rest < len(b) {
-		return &SyntaxError{rest, fmt.Sprintf("%s after the array", char(b, rest))}
+	err = c.Elements(func() error {
+		off := c.i
+		v, err := c.Value()
+		if err != nil {
+			return err
+		}
+		return each(v, off)
+	})
+	if err != nil {
+		return err
 	}
-	return nil
+	return c.End("array")
 }
 
 // Kind tells what a value is, by its first byte.
@@ -145,11 +246,16 @@ var (
 
 // String decodes a checked string value.
 func String(v []byte) (string, error) {
-	if len(v) < 2 || v[0] != '"' {
-		return "", ErrNotString
-	}
-	s, _, err := unquote(v[1 : len(v)-1])
+	s, err := Text(v)
 	return string(s), err
+}
+
+// Text is String without a copy: a view of v where it has no escapes.
+func Text(v []byte) ([]byte, error) {
+	if len(v) < 2 || v[0] != '"' {
+		return nil, ErrNotString
+	}
+	return unquote(v[1 : len(v)-1])
 }
 
 // Int decodes a checked number of at most bits bits that has neither fraction
@@ -169,13 +275,13 @@ func Int(v []byte, bits int) (int64, error) {
 }
 
 // unquote decodes the inside of a checked string; without escapes it is a view.
-func unquote(b []byte) (out []byte, escaped bool, err error) {
+func unquote(b []byte) (out []byte, err error) {
 	i := 0
 	for i < len(b) && b[i] != '\\' {
 		i++
 	}
 	if i == len(b) {
-		return b, false, nil
+		return b, nil
 	}
 	out = append(make([]byte, 0, len(b)), b[:i]...)
 	for i < len(b) {
@@ -205,7 +311,7 @@ func unquote(b []byte) (out []byte, escaped bool, err error) {
 					low = hex4(b[i+3:])
 				}
 				if r = utf16.DecodeRune(r, low); r == utf8.RuneError {
-					return nil, true, ErrLoneSurrogate
+					return nil, ErrLoneSurrogate
 				}
 				i += 6
 			}
@@ -215,7 +321,7 @@ func unquote(b []byte) (out []byte, escaped bool, err error) {
 		}
 		i++
 	}
-	return out, true, nil
+	return out, nil
 }
 
 func hex4(b []byte) rune {
@@ -256,9 +362,9 @@ func value(b []byte, i, depth int) (int, error) {
 	}
 	switch c := b[i]; c {
 	case '{':
-		return object(b, i, depth, nil)
+		return object(b, i, depth)
 	case '[':
-		return array(b, i, depth, nil)
+		return array(b, i, depth)
 	case '"':
 		return str(b, i)
 	case 't':
@@ -275,93 +381,93 @@ func value(b []byte, i, depth int) (int, error) {
 	}
 }
 
-func object(b []byte, i, depth int, each func(name, value []byte, off int) error) (int, error) {
-	if depth == DepthMax {
-		return 0, &SyntaxError{i, fmt.Sprintf("nested deeper than %d", DepthMax)}
-	}
-	if i = space(b, i+1); i < len(b) && b[i] == '}' {
-		return i + 1, nil
-	}
-	for {
-		if i >= len(b) || b[i] != '"' {
-			return 0, &SyntaxError{i, fmt.Sprintf("%s where the name of a member is expected", char(b, i))}
+func object(b []byte, i, depth int) (int, error) {
+	i, done, err := open(b, i, depth, '}')
+	for ; err == nil && !done; i, done, err = next(b, i, '}') {
+		if _, i, err = member(b, i); err == nil {
+			i, err = value(b, i, depth+1)
 		}
-		nameStart := i
-		nameEnd, err := str(b, i)
 		if err != nil {
 			return 0, err
 		}
-		if i = space(b, nameEnd); i >= len(b) || b[i] != ':' {
-			return 0, &SyntaxError{i, fmt.Sprintf("%s where ':' is expected", char(b, i))}
-		}
-		start := space(b, i+1)
-		end, err := value(b, start, depth+1)
-		if err != nil {
-			return 0, err
-		}
-		if each != nil {
-			name, _, err := unquote(b[nameStart+1 : nameEnd-1])
-			if err != nil {
-				return 0, &SyntaxError{nameStart, "the name of a member " + err.Error()}
-			}
-			if err := each(name, b[start:end:end], start); err != nil {
-				return 0, err
-			}
-		}
-		i = space(b, end)
-		if i < len(b) && b[i] == '}' {
-			return i + 1, nil
-		}
-		if i >= len(b) || b[i] != ',' {
-			return 0, &SyntaxError{i, fmt.Sprintf("%s where ',' or '}' is expected", char(b, i))}
-		}
-		i = space(b, i+1)
 	}
+	return i, err
 }
 
-func array(b []byte, i, depth int, each func(value []byte, off int) error) (int, error) {
-	if depth == DepthMax {
-		return 0, &SyntaxError{i, fmt.Sprintf("nested deeper than %d", DepthMax)}
-	}
-	if i = space(b, i+1); i < len(b) && b[i] == ']' {
-		return i + 1, nil
-	}
-	for {
-		end, err := value(b, i, depth+1)
-		if err != nil {
+func array(b []byte, i, depth int) (int, error) {
+	i, done, err := open(b, i, depth, ']')
+	for ; err == nil && !done; i, done, err = next(b, i, ']') {
+		if i, err = value(b, i, depth+1); err != nil {
 			return 0, err
 		}
-		if each != nil {
-			if err := each(b[i:end:end], i); err != nil {
-				return 0, err
-			}
-		}
-		i = space(b, end)
-		if i < len(b) && b[i] == ']' {
-			return i + 1, nil
-		}
-		if i >= len(b) || b[i] != ',' {
-			return 0, &SyntaxError{i, fmt.Sprintf("%s where ',' or ']' is expected", char(b, i))}
-		}
-		i = space(b, i+1)
 	}
+	return i, err
 }
 
-// special marks the bytes of a string that are not simply passed.
-var special = func() (t [256]bool) {
-	for c := range 0x20 {
-		t[c] = true
+// open passes the bracket at i and returns where the first value or name is; done
+// says that there is none.
+func open(b []byte, i, depth int, end byte) (at int, done bool, err error) {
+	if depth == DepthMax {
+		return 0, false, &SyntaxError{i, fmt.Sprintf("nested deeper than %d", DepthMax)}
 	}
-	t['"'], t['\\'] = true, true
-	return t
-}()
+	if i = space(b, i+1); i < len(b) && b[i] == end {
+		return i + 1, true, nil
+	}
+	return i, false, nil
+}
+
+// next passes what comes after a value in an array or object.
+func next(b []byte, i int, end byte) (at int, done bool, err error) {
+	i = space(b, i)
+	switch {
+	case i < len(b) && b[i] == ',':
+		return space(b, i+1), false, nil
+	case i < len(b) && b[i] == end:
+		return i + 1, true, nil
+	}
+	return 0, false, &SyntaxError{i, fmt.Sprintf("%s where ',' or '%c' is expected", char(b, i), end)}
+}
+
+// member passes the name of a member and returns it, in its quotes, and where the
+// value begins.
+func member(b []byte, i int) (name []byte, at int, err error) {
+	if i >= len(b) || b[i] != '"' {
+		return nil, 0, &SyntaxError{i, fmt.Sprintf("%s where the name of a member is expected", char(b, i))}
+	}
+	end, err := str(b, i)
+	if err != nil {
+		return nil, 0, err
+	}
+	name = b[i:end]
+	if i = space(b, end); i >= len(b) || b[i] != ':' {
+		return nil, 0, &SyntaxError{i, fmt.Sprintf("%s where ':' is expected", char(b, i))}
+	}
+	return name, space(b, i+1), nil
+}
+
+// plain passes the bytes of a string up to the first that ends it, is escaped or
+// may not be there: eight at a time, as strings are most of what is read.
+func plain(b []byte, i int) int {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	for ; i+8 <= len(b); i += 8 {
+		x := binary.LittleEndian.Uint64(b[i:])
+		quote, backslash := x^ones*'"', x^ones*'\\'
+		// The high bit of a byte is set where a subtraction borrowed from it: where
+		// it was zero, or below a space. A borrow can only spoil bytes after that.
+		found := (quote-ones)&^quote | (backslash-ones)&^backslash | (x-ones*' ')&^x
+		if found &= highs; found != 0 {
+			return i + bits.TrailingZeros64(found)/8
+		}
+	}
+	for i < len(b) && b[i] >= ' ' && b[i] != '"' && b[i] != '\\' {
+		i++
+	}
+	return i
+}
 
 func str(b []byte, i int) (int, error) {
 	start := i
-	for i++; i < len(b); i++ {
-		if !special[b[i]] {
-			continue
-		}
+	for i = plain(b, i+1); i < len(b); i = plain(b, i+1) {
 		switch b[i] {
 		case '"':
 			return i + 1, nil

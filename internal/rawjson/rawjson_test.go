@@ -3,6 +3,8 @@ package rawjson
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -64,6 +66,82 @@ func TestMembersAreViewsOfTheText(t *testing.T) {
 	require.Equal(t, []string{"1", "{}", "null"}, els)
 }
 
+// What is not passed by its caller a cursor passes itself.
+func TestCursorGoesAsDeepAsItsCaller(t *testing.T) {
+	c, err := Read([]byte(` {"list": [ {"a":1} , 2, [3,{}]] ,"skipped":{"x":[true]},"n": 5 } `))
+	require.NoError(t, err)
+	var got []string
+	value := func() error {
+		v, err := c.Value()
+		got = append(got, string(v))
+		return err
+	}
+	require.Equal(t, "an object", c.Kind())
+	require.NoError(t, c.Members(func(name []byte) error {
+		got = append(got, string(name), c.Kind())
+		switch string(name) {
+		case "list":
+			return c.Elements(func() error {
+				if c.Kind() == "an object" {
+					return c.Members(func(name []byte) error {
+						got = append(got, string(name))
+						return value()
+					})
+				}
+				return value()
+			})
+		case "n":
+			return value()
+		}
+		return nil
+	}))
+	require.Equal(t, 1, c.Left())
+	require.NoError(t, c.End("object"))
+	require.Equal(t, []string{"list", "an array", "a", "1", "2", "[3,{}]", "skipped", "an object", "n", "a number", "5"}, got)
+
+	// The depth is that of the text, however much of it the caller passes.
+	for _, levels := range []int{0, 1, 500, 999} {
+		for n, want := range map[int]string{DepthMax: "", DepthMax + 1: "malformed JSON at byte 1000: nested deeper than 1000"} {
+			c, err := Read([]byte(deep(n)))
+			require.NoError(t, err)
+			var down func(levels int) error
+			down = func(levels int) error {
+				return c.Elements(func() error {
+					if levels == 0 {
+						return nil
+					}
+					return down(levels - 1)
+				})
+			}
+			if err = down(levels); want == "" {
+				require.NoError(t, err)
+				require.Zero(t, c.Left())
+			} else {
+				require.EqualError(t, err, want)
+			}
+		}
+	}
+	stop := errors.New("stop")
+	c, err = Read([]byte(`[1,2`))
+	require.NoError(t, err)
+	require.ErrorIs(t, c.Elements(func() error { return stop }), stop)
+}
+
+// Every string that the eight bytes at a time could miss something in.
+func TestStringsOfAllLengths(t *testing.T) {
+	for length := range 40 {
+		for at := range length {
+			for c := range 256 {
+				s := []byte(`"` + strings.Repeat("x", length) + `"`)
+				s[1+at] = byte(c)
+				if want := json.Valid(s) && utf8.Valid(s); (Check(s) == nil) != want {
+					t.Fatalf("%q: %v, the library says %v", s, Check(s), want)
+				}
+			}
+		}
+	}
+}
+
 func TestScalars(t *testing.T) {
 	s, err := String([]byte(`"a\"\\\/\b\f\n\r\t\u00e4"`))
 	require.NoError(t, err)
@@ -117,6 +195,47 @@ func FuzzCheck(f *testing.F) {
 					t.Fatalf("member %q of %q is not there", n, b)
 				}
 			}
+		}
+	})
+}
+
+// A cursor that is led through a text, here and there leaving a value to be
+// passed, finds the same to be wrong with it as a check of the whole.
+func FuzzCursor(f *testing.F) {
+	for _, s := range []string{`{"a":[1,2.5e-3,"x\u00e4"],"b":null,"c":{"d":[[],{}]}}`, `[]`, ` true `, `[{"a":1,"a":2},[[{}]]]`, `[[[[`, "{\"a\":[\xff]}", "[1 2]", `{"\ud800":1}`} {
+		f.Add([]byte(s), uint64(5))
+	}
+	f.Fuzz(func(t *testing.T, b []byte, choices uint64) {
+		c, err := Read(b)
+		var pass func() error
+		pass = func() error {
+			before := c.Left()
+			choices = choices*6364136223846793005 + 1442695040888963407
+			switch {
+			case choices>>62 == 0:
+				return nil
+			case c.Kind() == "an object" && choices>>62 > 1:
+				return c.Members(func([]byte) error { return pass() })
+			case c.Kind() == "an array" && choices>>62 > 1:
+				return c.Elements(pass)
+			}
+			v, err := c.Value()
+			if err == nil && (Check(v) != nil || !bytes.Equal(v, b[len(b)-before:][:len(v)]) || c.Left() != before-len(v)) {
+				t.Fatalf("%q: value %q", b, v)
+			}
+			return err
+		}
+		if err == nil {
+			err = pass()
+		}
+		if err == nil && c.Left() == len(bytes.TrimLeft(b, " \t\n\r")) {
+			_, err = c.Value() // left to us
+		}
+		if err == nil {
+			err = c.End("value")
+		}
+		if whole := Check(b); fmt.Sprint(err) != fmt.Sprint(whole) && !strings.Contains(fmt.Sprint(err), "surrogate") {
+			t.Fatalf("%q: %v, but %v", b, err, whole)
 		}
 	})
 }

@@ -20,7 +20,8 @@ import (
 )
 
 // Append tells how many events a second were appended, by the store's driver
-// itself and through HTTP.
+// itself and through HTTP. The HTTP client is in this process: what it takes of the
+// processors is in HTTP's figures.
 type Append struct {
 	Clients int    `json:"clients"`
 	Batch   int    `json:"events_per_append"`
@@ -28,18 +29,36 @@ type Append struct {
 	HTTP    Spread `json:"http_events_per_second"`
 	// Ratio is HTTP's speed beside the driver's, the median of the rounds.
 	Ratio float64 `json:"ratio_to_driver"`
+	// Processors' time of this process for an event. ClientCPUMicros is the part of
+	// HTTP's that its client takes with the connection: with a server that reads
+	// and answers as much and does nothing else.
+	DriverCPUMicros float64 `json:"driver_cpu_us_per_event,omitempty"`
+	HTTPCPUMicros   float64 `json:"http_cpu_us_per_event,omitempty"`
+	ClientCPUMicros float64 `json:"client_cpu_us_per_event,omitempty"`
 }
 
 // appendCells are the combinations that are measured.
 var appendCells = []Append{{Clients: 1, Batch: 1}, {Clients: 16, Batch: 1}, {Clients: 1, Batch: 100}, {Clients: 16, Batch: 100}}
 
-// appendTurns is in how many parts a side appends in a round.
-const appendTurns = 5
+// appendTurns is in how many parts a side appends in a round. The client alone
+// needs no disk, and a short part does.
+const (
+	appendTurns = 5
+	clientPart  = 4
+)
 
 // appendTo appends events to a stream, whatever its version is.
 type appendTo func(ctx context.Context, stream string, events []store.NewEvent) error
 
-// appends measures both sides in turns on one database.
+// appendSide is a way to append.
+type appendSide struct {
+	client func() appendTo // for the use of one goroutine
+	long   time.Duration   // of a turn
+
+	speeds, cpu []float64 // by round
+}
+
+// appends measures the sides in turns on one database.
 func (b *run) appends(ctx context.Context) error {
 	return b.data.with(ctx, func(dsn string) (err error) {
 		st, err := b.data.open(ctx, dsn)
@@ -47,49 +66,71 @@ func (b *run) appends(ctx context.Context) error {
 			return err
 		}
 		defer func() { err = errors.Join(err, st.Close()) }()
-		overHTTP, stop, err := serveAppends(st)
+		overHTTP, stop, err := serveAppends(api.New(api.Deps{Store: st, Runtime: noRuntime{}, Log: hclog.NewNullLogger(), Version: "bench"}, api.Config{}).Handler())
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, stop()) }()
+		toNobody, stopNobody, err := serveAppends(http.HandlerFunc(readAndAnswer))
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, stopNobody()) }()
+		turn := b.AppendFor / appendTurns
 		for _, cell := range appendCells {
-			var direct, through []float64
-			sides := [...]struct {
-				to    appendTo
-				speed *[]float64
-			}{{driverAppend(st), &direct}, {overHTTP, &through}}
+			sides := [...]appendSide{
+				{client: driverAppend(st), long: turn},
+				{client: overHTTP, long: turn},
+				{client: toNobody, long: turn / clientPart},
+			}
 			for round := range b.Rounds {
 				b.progress(int64(round), int64(b.Rounds), fmt.Sprintf("append, %d clients, %d events", cell.Clients, cell.Batch))
-				// In short turns, so that a disk that is busy for a second is so for
-				// both, and neither is always first.
-				var speeds [len(sides)]float64
-				for turn := range appendTurns * len(sides) {
-					side := (turn + turn/len(sides)) % len(sides)
-					speed, err := b.appendFor(ctx, cell, b.AppendFor/appendTurns, sides[side].to)
-					if err != nil {
-						return fmt.Errorf("append: %w", err)
-					}
-					speeds[side] += speed / appendTurns
-				}
-				for i := range sides {
-					*sides[i].speed = append(*sides[i].speed, speeds[i])
+				if err := b.appendRound(ctx, cell, sides[:]); err != nil {
+					return fmt.Errorf("append: %w", err)
 				}
 			}
-			cell.Driver, cell.HTTP, cell.Ratio = spread(direct), spread(through), beside(through, direct)
+			driver, through, client := &sides[0], &sides[1], &sides[2]
+			cell.Driver, cell.HTTP, cell.Ratio = spread(driver.speeds), spread(through.speeds), beside(through.speeds, driver.speeds)
+			cell.DriverCPUMicros, cell.HTTPCPUMicros, cell.ClientCPUMicros = median(driver.cpu), median(through.cpu), median(client.cpu)
 			b.report.Append = append(b.report.Append, cell)
 		}
 		return nil
 	})
 }
 
+// appendRound has the sides append in short turns, so that a disk that is busy for
+// a second is so for all, and none is always first.
+func (b *run) appendRound(ctx context.Context, cell Append, sides []appendSide) error {
+	speeds, cpu, events := make([]float64, len(sides)), make([]time.Duration, len(sides)), make([]int, len(sides))
+	for turn := range appendTurns {
+		for i := range sides {
+			i = (i + turn) % len(sides)
+			start, used := time.Now(), cpuTime()
+			n, err := b.appendFor(ctx, cell, sides[i].long, sides[i].client)
+			if err != nil {
+				return err
+			}
+			speeds[i] += float64(n) / time.Since(start).Seconds() / appendTurns
+			cpu[i] += cpuTime() - used
+			events[i] += n
+		}
+	}
+	for i := range sides {
+		sides[i].speeds = append(sides[i].speeds, speeds[i])
+		sides[i].cpu = append(sides[i].cpu, float64(cpu[i].Nanoseconds())/1e3/float64(events[i]))
+	}
+	return nil
+}
+
 // appendFor has the clients append for a while, each to streams of its own and one
-// after the other, and returns the events a second.
-func (b *run) appendFor(ctx context.Context, cell Append, long time.Duration, to appendTo) (float64, error) {
+// after the other, and returns the number of events.
+func (b *run) appendFor(ctx context.Context, cell Append, long time.Duration, newClient func() appendTo) (int, error) {
 	clients, ctx := errgroup.WithContext(ctx)
 	start := time.Now()
 	counts := make([]int, cell.Clients)
 	for client := range cell.Clients {
 		clients.Go(func() error {
+			to := newClient()
 			events := make([]store.NewEvent, 0, cell.Batch)
 			for n := 0; time.Since(start) < long; n++ {
 				events = events[:0]
@@ -107,11 +148,11 @@ func (b *run) appendFor(ctx context.Context, cell Append, long time.Duration, to
 		})
 	}
 	err := clients.Wait()
-	took, events := time.Since(start), 0
+	events := 0
 	for _, n := range counts {
 		events += n
 	}
-	return float64(events) / took.Seconds(), err
+	return events, err
 }
 
 // samplePayloads are events to append, whose ids are replaced.
@@ -123,27 +164,30 @@ func samplePayloads(accounts int) []samples.Event {
 	return list
 }
 
-func driverAppend(st store.EventLog) appendTo {
-	return func(ctx context.Context, stream string, events []store.NewEvent) error {
-		_, err := st.Commit(ctx, store.Commit{Streams: []store.StreamAppend{{
-			AggregateType: "account", AggregateID: stream, ExpectedVersion: store.AnyVersion, Events: events,
-		}}})
-		return err
+func driverAppend(st store.EventLog) func() appendTo {
+	return func() appendTo {
+		return func(ctx context.Context, stream string, events []store.NewEvent) error {
+			_, err := st.Commit(ctx, store.Commit{Streams: []store.StreamAppend{{
+				AggregateType: "account", AggregateID: stream, ExpectedVersion: store.AnyVersion, Events: events,
+			}}})
+			return err
+		}
 	}
 }
 
-// serveAppends serves the API on a port of its own, as a host does, and
-// returns a client of it.
-func serveAppends(st store.Store) (appendTo, func() error, error) {
+// serveAppends serves a handler on a port of its own, as a host does, and
+// returns how to make clients of it.
+func serveAppends(handler http.Handler) (func() appendTo, func() error, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, nil, err
 	}
-	handler := api.New(api.Deps{Store: st, Runtime: noRuntime{}, Log: hclog.NewNullLogger(), Version: "bench"}, api.Config{}).Handler()
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
-	transport := &http.Transport{MaxIdleConnsPerHost: 64}
+	// A request goes out in one piece: the client's system calls are not the
+	// server's, but they are in the figures.
+	transport := &http.Transport{MaxIdleConnsPerHost: 64, WriteBufferSize: 64 << 10}
 	stop := func() error {
 		transport.CloseIdleConnections()
 		err := server.Close()
@@ -154,24 +198,41 @@ func serveAppends(st store.Store) (appendTo, func() error, error) {
 	}
 	client := &http.Client{Transport: transport}
 	base := "http://" + listener.Addr().String() + "/v1/streams/account/"
-	return func(ctx context.Context, stream string, events []store.NewEvent) error {
-		return post(ctx, client, base+stream, appendBody(events))
+	return func() appendTo {
+		var body []byte // is read when the answer is there
+		return func(ctx context.Context, stream string, events []store.NewEvent) error {
+			body = appendBody(body[:0], events)
+			return post(ctx, client, base+stream, body)
+		}
 	}, stop, nil
+}
+
+// readAndAnswer answers an append with about as much as a host does: the ids are a
+// tenth of what was sent.
+func readAndAnswer(w http.ResponseWriter, r *http.Request) {
+	n, err := io.Copy(io.Discard, r.Body)
+	if err != nil {
+		return // the client's to tell
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated)
+	_, _ = w.Write(bytes.Repeat([]byte{' '}, int(n/10)))
 }
 
 // noRuntime stands in for the running host, which appends do not ask.
 type noRuntime struct{ api.Runtime }
 
-func appendBody(events []store.NewEvent) []byte {
-	b := append(make([]byte, 0, 512*len(events)), `{"expected_version":"any","events":[`...)
+func appendBody(b []byte, events []store.NewEvent) []byte {
+	b = append(b, `{"expected_version":"any","events":[`...)
 	for i := range events {
 		e := &events[i]
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(append(b, `{"id":"`...), e.ID.String()...)
+		b = e.ID.Append(append(b, `{"id":"`...))
 		b = append(append(b, `","type":"`...), e.Type...)
-		b = append(append(b, `","occurred_at":"`...), time.UnixMicro(e.OccurredUS).UTC().Format(time.RFC3339Nano)...)
+		b = append(b, `","occurred_at":"`...)
+		b = time.UnixMicro(e.OccurredUS).UTC().AppendFormat(b, time.RFC3339Nano)
 		b = append(append(b, `","metadata":`...), e.Metadata...)
 		b = append(append(append(b, `,"data":`...), e.Data...), '}')
 	}
