@@ -335,9 +335,11 @@ func (b *Balancer) assign(survey store.Survey) map[int64][]string {
 	return b.assigned.targets
 }
 
-// watch keeps since when instances have lapsed. It tells whether one has for long
-// enough to be removed: as soon as it has lapsed others take what it holds, but it
-// may still come back, and one that was removed has to begin anew.
+// watch keeps since when instances have lapsed. It tells whether one has for so
+// long that it would have sent a heartbeat if it ran. Removed sooner, hosts that run
+// had to begin anew, all of them and under other ids, when the clock was set. Later,
+// one that died would come to life again when a clock that was set back has caught
+// up with it.
 func (b *Balancer) watch(survey store.Survey) (reap bool) {
 	known := make(map[string]bool, len(survey.Instances))
 	for _, i := range survey.Instances {
@@ -348,7 +350,7 @@ func (b *Balancer) watch(survey store.Survey) (reap bool) {
 			delete(b.lapsed, i.ID)
 		case !lapsed:
 			b.lapsed[i.ID] = time.Now()
-		case time.Since(since) >= b.member.cfg.TTL:
+		case time.Since(since) >= b.member.cfg.TTL/3:
 			reap = true
 		}
 	}
@@ -387,7 +389,6 @@ func (b *Balancer) digest(number int64, builds []int64, survey store.Survey, tar
 	if !live[me] {
 		// It cannot claim, and should others not notice either, then what it
 		// holds had better be applied by it than by nobody.
-		b.member.Doubt()
 		waiting++
 	}
 	states := make(map[int64]store.ConsumerStatus)

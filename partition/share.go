@@ -178,7 +178,7 @@ func (s *Share) odd(p int) (stray, wait bool) {
 	if part.stage != idle {
 		return false, false
 	}
-	stray = !s.due(p) && (s.targets != nil || s.withdrawn != "") && part.since < s.seen && s.owners[p].InstanceID == s.b.instance
+	stray = !s.due(p) && s.targets != nil && part.since < s.seen && s.owners[p].InstanceID == s.b.instance
 	return stray, s.due(p) && (part.tried > 0 || s.take(p) == "")
 }
 

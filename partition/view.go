@@ -91,11 +91,14 @@ func (s *Share) view() ShareView {
 	for p := range s.parts {
 		if s.parts[p].stage == held {
 			v.Held = append(v.Held, p)
+			if part := s.parts[p]; part.since >= s.seen { // newer than the survey
+				v.Owners[p] = store.Ownership{Partition: p, InstanceID: s.b.instance, Generation: part.lease.Generation}
+			}
 		}
 		if s.seen == 0 {
 			continue
 		}
-		switch owner := s.owners[p].InstanceID; {
+		switch owner := v.Owners[p].InstanceID; {
 		case v.Targets == nil || v.Targets[p] == "":
 			v.Orphans = append(v.Orphans, p)
 		case !s.crew[owner]:
