@@ -1,8 +1,10 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http/httptest"
 	"net/url"
 	"strings"
@@ -11,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/projhost/projhost/abi"
+	"github.com/projhost/projhost/internal/jsonl"
+	"github.com/projhost/projhost/internal/samples"
 	"github.com/projhost/projhost/readmodel"
 	"github.com/projhost/projhost/store"
 )
@@ -312,17 +316,41 @@ func BenchmarkGetRow(b *testing.B) {
 	}
 }
 
+// What an append costs the API itself: the store checks, and stores nothing.
 func BenchmarkAppend(b *testing.B) {
-	h := newRig(b, Config{}).handler
-	body := `{"expected_version":"any","events":[{"type":"deposited","data":{"amount":"10.00","currency":"EUR"}}]}`
-	b.ReportAllocs()
-	for b.Loop() {
-		req := httptest.NewRequest("POST", "/v1/streams/account/A-1", strings.NewReader(body))
-		req.Host = "localhost"
-		rec := httptest.NewRecorder()
-		h.ServeHTTP(rec, req)
-		if rec.Code != 201 {
-			b.Fatal(rec.Body)
-		}
+	for _, events := range []int{1, 100} {
+		b.Run(fmt.Sprint(events), func(b *testing.B) {
+			h := New(Deps{Store: checking{}, Runtime: &runtime{}}, Config{}).Handler()
+			var body bytes.Buffer
+			body.WriteString(`{"expected_version":"any","events":[`)
+			for e := range samples.Accounts(events, 10) {
+				if body.Len() > 40 {
+					body.WriteByte(',')
+				}
+				fmt.Fprintf(&body, `{"id":%q,"type":%q,"occurred_at":%q,"metadata":%s,"data":%s}`, store.ID(e.ID), e.Type, jsonl.FormatTime(e.OccurredUS), e.Metadata, e.Data)
+			}
+			body.WriteString(`]}`)
+			b.ReportAllocs()
+			for b.Loop() {
+				req := httptest.NewRequest("POST", "/v1/streams/account/A-1", bytes.NewReader(body.Bytes()))
+				req.Host = "localhost"
+				rec := httptest.NewRecorder()
+				h.ServeHTTP(rec, req)
+				if rec.Code != 201 {
+					b.Fatal(rec.Body)
+				}
+			}
+		})
 	}
+}
+
+type checking struct{ Store }
+
+func (checking) Commit(_ context.Context, c store.Commit) (store.CommitResult, error) {
+	events := c.Streams[0].Events
+	r := store.StreamResult{Version: int64(len(events)), IDs: make([]store.ID, len(events))}
+	for i := range events {
+		r.IDs[i] = events[i].ID
+	}
+	return store.CommitResult{Streams: []store.StreamResult{r}}, c.Validate(store.DefaultMaxEvent)
 }
