@@ -175,13 +175,13 @@ func TestColdStart(t *testing.T) {
 		for _, b := range builds {
 			require.Equal(t, map[string]int{h.id(): 256}, c.loads(b))
 		}
-		require.Equal(t, 50, c.calls["claim"])
-		require.Equal(t, 4, c.most["claim"])
-		require.LessOrEqual(t, c.calls["enlist"], 2)
-		pass(time.Hour)
-		require.Equal(t, 50, c.calls["claim"])
-		require.InDelta(t, 720, c.calls["survey"], 5, "one every five seconds")
-		require.LessOrEqual(t, c.calls["enlist"], 2)
+		require.Equal(t, 50, c.count("claim"))
+		require.Equal(t, 4, c.atOnce("claim"))
+		require.LessOrEqual(t, c.count("enlist"), 2)
+		pass(10 * time.Minute)
+		require.Equal(t, 50, c.count("claim"))
+		require.InDelta(t, 120, c.count("survey"), 5, "one every five seconds")
+		require.LessOrEqual(t, c.count("enlist"), 2)
 		h.end()
 	})
 }
@@ -195,11 +195,11 @@ func TestClaimsFail(t *testing.T) {
 		c.fault = failing("claim")
 		h := startHost(t, c, nil, 1)
 		pass(time.Second)
-		require.InDelta(t, 5, c.calls["claim"], 1)
+		require.InDelta(t, 5, c.count("claim"), 1)
 		pass(time.Hour)
-		require.InDelta(t, 40+720, c.calls["claim"], 40)
+		require.InDelta(t, 40+720, c.count("claim"), 40)
 		v := h.View()
-		require.EqualValues(t, c.calls["claim"], v.Claims)
+		require.EqualValues(t, c.count("claim"), v.Claims)
 		require.Equal(t, v.Claims, v.ClaimFailures)
 		require.Equal(t, 256*v.Claims, v.Refused)
 		require.Len(t, v.Shares[0].Unowned, 256)
@@ -220,9 +220,9 @@ func TestClaimsFail(t *testing.T) {
 		require.NoError(t, b.member.Leave(t.Context()))
 		looked := h.Looked()
 		<-looked
-		before := c.calls["claim"]
+		before := c.count("claim")
 		pass(time.Second)
-		require.InDelta(t, 5, c.calls["claim"]-before, 1)
+		require.InDelta(t, 5, c.count("claim")-before, 1)
 		h.end()
 	})
 }
@@ -264,11 +264,11 @@ func TestLapsedAndAlone(t *testing.T) {
 		require.Empty(t, h.shares[1].Orders().Drop)
 		_, held := h.shares[1].Lease(0)
 		require.True(t, held)
-		require.Zero(t, c.calls["release"])
+		require.Zero(t, c.count("release"))
 		c.set(func() { c.fault = nil })
 		pass(2 * rebalance)
 		require.Len(t, s.Orders().Take, 4)
-		require.Equal(t, 1, c.calls["claim"])
+		require.Equal(t, 1, c.count("claim"))
 		h.end()
 	})
 }
@@ -285,13 +285,13 @@ func TestWaitingBacksOff(t *testing.T) {
 		_, err := s.Take(t.Context(), s.Orders().Take)
 		require.NoError(t, err)
 		b := startHost(t, c, nil, 1)
-		before := c.calls["survey"]
+		before := c.count("survey")
 		pass(2 * rebalance)
-		require.InDelta(t, 40+2, c.calls["survey"]-before, 4)
+		require.InDelta(t, 40+2, c.count("survey")-before, 4)
 		pass(time.Minute)
-		before = c.calls["survey"]
+		before = c.count("survey")
 		pass(10 * time.Minute)
-		require.InDelta(t, 240, c.calls["survey"]-before, 5, "two hosts, each every five seconds")
+		require.InDelta(t, 240, c.count("survey")-before, 5, "two hosts, each every five seconds")
 		require.Equal(t, map[string]int{a.id(): 256}, c.loads(1))
 
 		drop := s.Orders().Drop
@@ -377,7 +377,7 @@ func TestStaleSurvey(t *testing.T) {
 		close(hold)
 		synctest.Wait()
 		require.Empty(t, s.Orders().Drop)
-		require.Zero(t, c.calls["release"])
+		require.Zero(t, c.count("release"))
 
 		// The other way round.
 		hold = make(chan struct{})
@@ -389,7 +389,7 @@ func TestStaleSurvey(t *testing.T) {
 		c.set(func() { c.fault = nil })
 		close(hold)
 		pass(2 * rebalance)
-		require.Equal(t, 1, c.calls["release"])
+		require.Equal(t, 1, c.count("release"))
 		h.end()
 	})
 }
@@ -552,9 +552,9 @@ func TestSurveyFails(t *testing.T) {
 		c.set(func() { c.fault = failing("survey") })
 		pass(rebalance)
 		require.ErrorIs(t, a.View().Err, errDown)
-		before := c.calls["survey"]
+		before := c.count("survey")
 		pass(time.Minute)
-		require.InDelta(t, 14, c.calls["survey"]-before, 6)
+		require.InDelta(t, 14, c.count("survey")-before, 6)
 		c.set(func() {
 			c.fault = func(ctx context.Context, call string) (func() error, error) {
 				if call == "survey" {

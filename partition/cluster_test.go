@@ -276,6 +276,20 @@ func (c *cluster) set(f func()) {
 	f()
 }
 
+// count is how many calls of a kind there were, and atOnce how many at the same
+// time.
+func (c *cluster) count(call string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.calls[call]
+}
+
+func (c *cluster) atOnce(call string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.most[call]
+}
+
 // loads counts the partitions of a build by owner.
 func (c *cluster) loads(build int64) map[string]int {
 	c.mu.Lock()
