@@ -25,6 +25,10 @@ type Store interface {
 	// shape, settings that matter. The error says what to mend. It may be asked
 	// often: what was in shape less than a minute ago need not be looked at anew.
 	Check(ctx context.Context) error
+	// CheckTables compares the tables of all consumers' live builds with what
+	// they were declared as. The error joins a [*readmodel.ShapeError] for each
+	// difference. Views are not looked at: the next start makes them anew.
+	CheckTables(ctx context.Context) error
 	Close() error
 }
 

@@ -201,6 +201,11 @@ func (c *cli) examineDatabase(ctx context.Context, cfg *config.Config) (out []fi
 		return append(out, finding{"schema", failing, err.Error(), "see the message"})
 	}
 	out = append(out, finding{"schema", healthy, fmt.Sprintf("version %d, %s", info.SchemaVersion, plural(int64(info.Partitions), "partition")), ""})
+	if err := st.CheckTables(ctx); err != nil {
+		for _, line := range strings.Split(err.Error(), "\n") {
+			out = append(out, finding{"read models", failing, line, "see the message"})
+		}
+	}
 	topics, err := settledTopics(ctx, st)
 	if err != nil {
 		return append(out, finding{"topics", failing, err.Error(), ""})

@@ -46,7 +46,7 @@ func (c *cli) schemaCommand() *cobra.Command {
 	completeNames(printCmd, "driver", drivers.Schemas())
 	cmd.AddCommand(printCmd, &cobra.Command{
 		Use:   "check",
-		Short: "Compare the configured database with the schema this version expects",
+		Short: "Compare the configured database with the schema this version expects, and read models with their declarations",
 		Args:  exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := c.load()
@@ -76,5 +76,8 @@ func (c *cli) checkSchema(ctx context.Context, cfg *config.Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-	return st.Check(ctx)
+	if err := st.Check(ctx); err != nil {
+		return err
+	}
+	return st.CheckTables(ctx)
 }

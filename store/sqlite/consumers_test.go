@@ -175,6 +175,7 @@ func TestSubscribeChecksShapes(t *testing.T) {
 			_, err := s.Subscribe(t.Context(), d)
 			var shape *readmodel.ShapeError
 			require.ErrorAs(t, err, &shape)
+			require.EqualError(t, s.CheckTables(t.Context()), d.ID.String()+": "+shape.Error(), "who only looks is told the same")
 			require.Equal(t, "accounts__b1", shape.Table)
 			require.Equal(t, c.column, shape.Column)
 			require.Contains(t, shape.Remedy, c.tells)

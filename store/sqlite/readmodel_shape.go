@@ -2,6 +2,8 @@ package sqlite
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/projhost/projhost/readmodel"
 )
@@ -18,6 +20,29 @@ func checkShape(c *conn, name string, t *readmodel.Table) error {
 			Remedy: "restore it from a backup, or rebuild the consumer: projhost does not begin anew with an empty one by itself"}
 	}
 	return readmodel.SQLite.Check(name, t, actual)
+}
+
+// CheckTables implements [store.Store].
+func (s *Store) CheckTables(ctx context.Context) error {
+	var wrong []error
+	err := s.snapshot(ctx, "check read models", func(c *conn) error {
+		consumers, err := s.loadConsumers(ctx, c, s.q.consumers)
+		if err != nil {
+			return err
+		}
+		for _, consumer := range consumers {
+			for _, ref := range consumer.Tables {
+				err := checkShape(c, ref.Physical, ref.Table)
+				if _, differs := errors.AsType[*readmodel.ShapeError](err); differs {
+					wrong = append(wrong, fmt.Errorf("%s: %w", consumer.ID, err))
+				} else if err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return errors.Join(append(wrong, err)...)
 }
 
 const (

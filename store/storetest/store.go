@@ -43,6 +43,7 @@ func storeCheck(t *testing.T, d *db) {
 	d.append("account", "A-1", store.NewStream, event("Opened"))
 	d.reopen()
 	require.NoError(t, d.Check(d.ctx()))
+	require.NoError(t, d.CheckTables(d.ctx()), "there are none")
 }
 
 func storeClosed(t *testing.T, d *db) {

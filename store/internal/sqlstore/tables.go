@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -86,6 +87,38 @@ func (c *Core) checkShape(ctx context.Context, conn Conn, name string, t *readmo
 			Remedy: "restore it from a backup, or rebuild the consumer: projhost does not begin anew with an empty one by itself"}
 	}
 	return c.Dialect.Rows.Check(name, t, actual)
+}
+
+// CheckTables implements [store.Store].
+func (c *Core) CheckTables(ctx context.Context) (err error) {
+	var wrong []error
+	err = c.Engine.Read(ctx, "check read models", func(conn Conn) error {
+		wrong = nil
+		consumers, err := c.loadConsumers(ctx, conn, c.q.consumers)
+		if err != nil {
+			return err
+		}
+		for i := range consumers {
+			for _, ref := range consumers[i].Tables {
+				var adopting sql.NullString
+				_, err := one(ctx, conn, c.q.adopting, []any{readmodel.PublicName(c.Opt.ReadModelPrefix, ref.Table.Name)}, &adopting)
+				if err != nil {
+					return err
+				}
+				if adopting.Valid {
+					continue // the next start renames it
+				}
+				err = c.checkShape(ctx, conn, ref.Physical, ref.Table)
+				if _, differs := errors.AsType[*readmodel.ShapeError](err); differs {
+					wrong = append(wrong, fmt.Errorf("%s: %w", consumers[i].ID, err))
+				} else if err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return errors.Join(append(wrong, err)...)
 }
 
 // makeTable makes a build's table, whose name nobody has.

@@ -194,6 +194,11 @@ func (s *Store) Check(ctx context.Context) error {
 	return s.read("Check", func() error { return s.inner.Check(ctx) })
 }
 
+// CheckTables implements [store.Store].
+func (s *Store) CheckTables(ctx context.Context) error {
+	return s.read("CheckTables", func() error { return s.inner.CheckTables(ctx) })
+}
+
 // Commit implements [store.EventLog].
 func (s *Store) Commit(ctx context.Context, c store.Commit) (store.CommitResult, error) {
 	return written(s, "Commit", func() (store.CommitResult, error) { return s.inner.Commit(ctx, c) })

@@ -41,6 +41,7 @@ func Run(t *testing.T, create func(t testing.TB) *Database) {
 		"ScriptEqualsFirstStart":             script,
 		"MissingOrOtherTablesStopTheStart":   otherTables,
 		"SchemaInShapeIsNotLookedAtAnew":     schemaInShape,
+		"ReadModelsAreCompared":              comparedTables,
 		"StrangersTableStopsTheFirstStart":   strangersTable,
 		"FirstStartDiesAnywhere":             startDies,
 		"SubscribeDiesAnywhere":              subscribeDies,
@@ -359,6 +360,31 @@ func schemaInShape(t *testing.T, d *db) {
 	}
 	d.script("ALTER TABLE " + table + " DROP COLUMN other")
 	require.NoError(t, h.Core.InShape(d.ctx()))
+}
+
+// Who looks at the tables of read models is told of all that differ, and
+// whose they are; nothing is changed.
+func comparedTables(t *testing.T, d *db) {
+	h := d.open(small("ph_", ""))
+	quote := h.Dialect.Rows.Quote
+	sound, err := h.Store.Subscribe(d.ctx(), declare(t, "sound", "s"))
+	require.NoError(t, err)
+	p, err := h.Store.Subscribe(d.ctx(), declare(t, "p", "a", "b"))
+	require.NoError(t, err)
+	require.NoError(t, h.Store.CheckTables(d.ctx()))
+	for i := range p.Tables {
+		d.script("DROP VIEW " + quote(readmodel.PublicName("", p.Tables[i].Table.Name)))
+	}
+	require.NoError(t, h.Store.CheckTables(d.ctx()), "the next start makes views")
+	d.script("ALTER TABLE " + quote(p.Tables[0].Physical) + " DROP COLUMN t")
+	d.script("DROP TABLE " + quote(p.Tables[1].Physical))
+	err = h.Store.CheckTables(d.ctx())
+	var shape *readmodel.ShapeError
+	require.ErrorAs(t, err, &shape)
+	require.Equal(t, "t", shape.Column)
+	require.ErrorContains(t, err, p.ID.String()+": "+shape.Error())
+	require.ErrorContains(t, err, fmt.Sprintf("table %q: declared is a table, the database has none", p.Tables[1].Physical))
+	require.NotContains(t, err.Error(), sound.Tables[0].Physical)
 }
 
 // A table of ours is not made where a stranger's has its name, and nothing is on
