@@ -53,6 +53,7 @@ type conn struct {
 	pg    *pgconn.PgConn
 	ses   *session
 	named bool // statements may be kept by name: no pooler is in between
+	used  bool // something was sent for this caller
 }
 
 func newConn(pg *pgconn.PgConn, named bool) *conn {
@@ -64,7 +65,8 @@ func newConn(pg *pgconn.PgConn, named bool) *conn {
 	return &conn{pg: pg, ses: ses, named: named}
 }
 
-// lostError is a connection that broke. safe says that nothing had been sent.
+// lostError is a connection that broke. safe says that nothing had been sent on
+// it for this caller, neither now nor before: it has read nothing from it.
 type lostError struct {
 	err  error
 	safe bool
@@ -75,7 +77,7 @@ func (e *lostError) Unwrap() error { return e.err }
 
 // fault gives an error of the connection its form. An error of the server stays
 // what it is.
-func fault(ctx context.Context, err error) error {
+func (c *conn) fault(ctx context.Context, err error) error {
 	var server *pgconn.PgError
 	switch {
 	case err == nil:
@@ -83,7 +85,7 @@ func fault(ctx context.Context, err error) error {
 	case errors.As(err, &server):
 		return err
 	}
-	lost := &lostError{err: err, safe: pgconn.SafeToRetry(err)}
+	lost := &lostError{err: err, safe: pgconn.SafeToRetry(err) && !c.used}
 	if cause := ctx.Err(); cause != nil && !errors.Is(err, cause) {
 		lost.err = fmt.Errorf("%w: %w", cause, err)
 	}
@@ -140,8 +142,9 @@ func (c *conn) send(ctx context.Context, list []*statement) (*reply, error) {
 		}
 	}
 	if err := p.Sync(); err != nil {
-		return nil, fault(ctx, err)
+		return nil, c.fault(ctx, err)
 	}
+	c.used = true
 	if len(news) == 0 {
 		return r, nil
 	}
@@ -188,9 +191,9 @@ func (r *reply) fail(err error) error {
 		return err
 	}
 	if e != nil && !errors.As(e, &server) {
-		return fault(r.ctx, e)
+		return r.c.fault(r.ctx, e)
 	}
-	return fault(r.ctx, err)
+	return r.c.fault(r.ctx, err)
 }
 
 // stale tells an error of a kept statement that is gone, or whose tables were
@@ -237,7 +240,7 @@ func (c *conn) run(ctx context.Context, list ...*statement) (failed int, err err
 		st.affected, st.tag = tag.RowsAffected(), tag.String()
 	}
 	if err := r.p.Close(); err != nil {
-		return len(list), fault(ctx, err)
+		return len(list), c.fault(ctx, err)
 	}
 	return len(list), own
 }

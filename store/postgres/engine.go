@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,13 +28,31 @@ type engine struct {
 	local   string
 	timeout time.Duration
 	raise   func()
-	beats   *engine // of one connection; nil in itself
+	started atomic.Int64 // when the server of the last connection did, by its clock
+	beats   *engine      // of one connection; nil in itself
 
 	closeOnce sync.Once
 	closed    chan struct{}
 }
 
 var errClosed = errors.New("the store is closed")
+
+// meet looks at the server of a new connection. Its start time is a server's own,
+// to the microsecond: another means that it was restarted, or that another has
+// taken its place, and what was read may no longer be true (H3). The detector
+// finds out as well, but on a connection of its own, in its own time.
+func (e *engine) meet(ctx context.Context, pg *pgx.Conn) error {
+	st := &statement{sql: "SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint", fresh: true}
+	st.row = func(v [][]byte) error {
+		now := int8Of(v[0])
+		if was := e.started.Swap(now); was != 0 && was != now {
+			e.raise()
+		}
+		return nil
+	}
+	_, err := newConn(pg.PgConn(), e.named).run(ctx, st)
+	return err
+}
 
 // acquire takes a connection of the pool. One that was idle for long was
 // tried before.
@@ -63,7 +82,7 @@ func (e *engine) acquire(ctx context.Context) (*conn, func(), error) {
 	}, nil
 }
 
-// with runs fn with a connection. A connection that was dead before its first
+// with runs fn with a connection. A connection that was dead before fn's first
 // statement is replaced; any other loss begins a new incarnation.
 func (e *engine) with(ctx context.Context, fn func(c *conn) error) error {
 	for {
@@ -396,7 +415,7 @@ func (r *sqlRows) Close() error {
 		return r.err
 	}
 	if err := r.r.p.Close(); err != nil {
-		r.err = r.s.fail(r.r.ctx, fault(r.r.ctx, err))
+		r.err = r.s.fail(r.r.ctx, r.s.c.fault(r.r.ctx, err))
 	}
 	return r.err
 }

@@ -157,13 +157,8 @@ func (i *importing) copy(ctx context.Context, queue bool) (committing bool, err 
 			err = behindMark("import", err)
 		}
 		if err == nil {
-			if _, err = c.pg.CopyFrom(run, bytes.NewReader(body), i.s.q.copyEvents); err != nil {
-				if err = fault(run, err); ctx.Err() == nil {
-					if lost, ok := err.(*lostError); ok {
-						lost.safe = false // something was sent before
-					}
-				}
-			}
+			_, err = c.pg.CopyFrom(run, bytes.NewReader(body), i.s.q.copyEvents)
+			err = c.fault(run, err)
 		}
 		if err == nil {
 			committing = true

@@ -9,7 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/stretchr/testify/require"
 
+	"github.com/projhost/projhost/internal/dbtest"
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/sqlstore"
 )
 
 // losesServer is a pooler that passes on the answer to a flight's first
@@ -68,4 +70,66 @@ func TestPoolerLosesServer(t *testing.T) {
 	var transient *store.TransientError
 	require.ErrorAs(t, err, &transient)
 	require.True(t, transient.OutcomeUnknown, "%v", err)
+}
+
+// A server that was restarted, or has taken another's place, is noticed by the
+// first connection to it, though no connection was lost in use (H3).
+func TestPoolNoticesAnotherServer(t *testing.T) {
+	t.Parallel()
+	server := dbtest.NewPostgres(t)
+	e, _, err := openEngine(t.Context(), &Options{DSN: server.DSN, Timeout: markPatience})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	raised := 0
+	e.raise = func() { raised++ }
+	look := func() {
+		require.NoError(t, e.with(t.Context(), func(c *conn) error {
+			_, err := c.run(t.Context(), &statement{sql: "SELECT 1"})
+			return err
+		}))
+	}
+	look()
+	e.pool.Reset()
+	look()
+	require.Zero(t, raised, "another connection to the same server")
+	e.pool.Reset()
+	server.Kill()
+	server.Start()
+	look()
+	require.Equal(t, 1, raised)
+}
+
+// A connection that is lost between two statements has been read from, whether
+// or not the second was sent.
+func TestLossBetweenStatements(t *testing.T) {
+	t.Parallel()
+	e, _, err := openEngine(t.Context(), &Options{DSN: dbtest.Postgres(t)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, e.Close()) })
+	for name, statements := range map[string]int{"before the first": 0, "before the second": 1} {
+		raised, tries := 0, 0
+		e.raise = func() { raised++ }
+		err := e.with(t.Context(), func(c *conn) error {
+			tries++
+			for n := range 2 {
+				if n == statements && tries == 1 {
+					require.NoError(t, c.pg.Close(t.Context()))
+				}
+				if _, err := c.run(t.Context(), &statement{sql: "SELECT 1"}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if statements == 0 {
+			require.NoError(t, err, name)
+			require.Equal(t, 2, tries, name)
+			require.Zero(t, raised, name)
+			continue
+		}
+		require.Error(t, err, name)
+		class, _ := classOf(err)
+		require.Equal(t, sqlstore.Lost, class, name)
+		require.Equal(t, 1, raised, name)
+	}
 }

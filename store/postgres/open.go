@@ -127,6 +127,7 @@ func openEngine(ctx context.Context, opt *Options) (e *engine, where string, err
 		cfg.MaxConns = int32(max(8, min(64, 4+2*runtime.NumCPU())))
 	}
 	cfg.MinConns = 0
+	cfg.AfterConnect = e.meet
 	if e.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
 		return nil, "", err
 	}
