@@ -384,7 +384,7 @@ func (b *Balancer) digest(number int64, builds []int64, survey store.Survey, tar
 	}
 	if b.enlisted != nil && !slices.Equal(mine, b.enlisted) {
 		b.enlisted = nil
-		b.Look()
+		waiting++
 	}
 	if !live[me] {
 		// It cannot claim, and should others not notice either, then what it

@@ -304,6 +304,23 @@ func TestWaitingBacksOff(t *testing.T) {
 	})
 }
 
+// A build that the database does not know any more costs no more than any other
+// that waits, and the others nothing.
+func TestUnknownBuild(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(16, 1)
+		h := startHost(t, c, nil, 1, 99)
+		pass(time.Minute)
+		require.Equal(t, map[string]int{h.id(): 16}, c.loads(1))
+		require.Len(t, h.View().Shares[1].Orphans, 16)
+		before := c.count("survey")
+		pass(10 * time.Minute)
+		require.InDelta(t, 120, c.count("survey")-before, 5)
+		h.end()
+	})
+}
+
 // A generation that somebody raised is noticed although nobody applies, and so is
 // an owner that is another one.
 func TestOvertaken(t *testing.T) {

@@ -162,7 +162,7 @@ func (c *cluster) Enlist(ctx context.Context, id string, list []store.Enlistment
 		if c.instances[id] == nil {
 			return fmt.Errorf("enlist: %w", store.ErrNotFound)
 		}
-		c.members[id] = slices.Clone(list)
+		c.members[id] = slices.DeleteFunc(slices.Clone(list), func(e store.Enlistment) bool { return c.owners[e.Build] == nil })
 		return nil
 	})
 }
