@@ -144,8 +144,20 @@ type Leases interface {
 	// Heartbeat tells that an instance runs, in one statement on one row.
 	// ErrNotFound if it has not joined or was removed: it holds nothing then.
 	Heartbeat(ctx context.Context, instanceID string) error
-	// Leave releases the instance's leases and removes it.
+	// Leave releases the instance's leases and removes it with its memberships.
 	Leave(ctx context.Context, instanceID string) error
+	// Reap removes the instances that are not live, with their memberships, as
+	// Join does. Their ownership rows stay, and what those name is anybody's. It
+	// reports how many there were.
+	Reap(ctx context.Context) (int, error)
+	// Enlist sets which builds an instance runs: it is a member of exactly these
+	// afterwards, but for those that do not exist. A membership that was there
+	// goes on. ErrNotFound if the instance has not joined.
+	Enlist(ctx context.Context, instanceID string, list []Enlistment) error
+	// Survey looks at the cluster, in a number of statements that does not depend
+	// on its size. Its parts need not be of one moment, but whatever names an
+	// instance is read before the instances: one that is missing there has left.
+	Survey(ctx context.Context, builds []int64) (Survey, error)
 	// ListInstances returns those that have joined and were not removed, in the
 	// order of their starts and ids.
 	ListInstances(ctx context.Context) ([]InstanceStatus, error)

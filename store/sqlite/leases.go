@@ -18,12 +18,30 @@ func (s *Store) Join(ctx context.Context, i store.Instance) error {
 	}
 	return s.write(ctx, "join", 1, func(tx *tx) error {
 		now := s.nowUS()
-		if _, err := tx.exec(s.q.dropLapsed, now); err != nil {
+		if _, err := s.reap(tx); err != nil {
 			return err
 		}
-		_, err := tx.exec(s.q.joinInstance, i.ID, i.HostName, now, i.TTL.Microseconds(), now)
+		_, err := tx.exec(s.q.joinInstance, i.ID, i.HostName, now, i.TTL.Microseconds(), now, int64(i.MaxPartitions))
 		return err
 	})
+}
+
+// Reap implements [store.Leases].
+func (s *Store) Reap(ctx context.Context) (reaped int, err error) {
+	err = s.write(ctx, "reap", 1, func(tx *tx) error {
+		reaped, err = s.reap(tx)
+		return err
+	})
+	return reaped, err
+}
+
+func (s *Store) reap(tx *tx) (int, error) {
+	n, err := tx.exec(s.q.dropLapsed, s.nowUS())
+	if err != nil || n == 0 {
+		return 0, err
+	}
+	_, err = tx.exec(s.q.dropStrangers)
+	return int(n), err
 }
 
 // Heartbeat implements [store.Leases].
@@ -41,7 +59,10 @@ func (s *Store) Heartbeat(ctx context.Context, instanceID string) error {
 // ours, so none of them lives, and what they held can be claimed at once.
 func (s *Store) buryInstances(ctx context.Context) error {
 	return s.write(ctx, "forget instances that ended", 1, func(tx *tx) error {
-		_, err := tx.exec(s.q.dropInstances)
+		if _, err := tx.exec(s.q.dropInstances); err != nil {
+			return err
+		}
+		_, err := tx.exec(s.q.dropStrangers)
 		return err
 	})
 }
@@ -52,6 +73,9 @@ func (s *Store) Leave(ctx context.Context, instanceID string) error {
 		if _, err := tx.exec(s.q.releaseAll, instanceID); err != nil {
 			return err
 		}
+		if _, err := tx.exec(s.q.dropMemberships, instanceID); err != nil {
+			return err
+		}
 		_, err := tx.exec(s.q.dropInstance, instanceID)
 		return err
 	})
@@ -60,19 +84,25 @@ func (s *Store) Leave(ctx context.Context, instanceID string) error {
 // ListInstances implements [store.Leases].
 func (s *Store) ListInstances(ctx context.Context) (list []store.InstanceStatus, err error) {
 	err = s.read(ctx, "list instances", func(c *conn) error {
-		rows, err := c.query(ctx, s.q.instances, s.nowUS())
-		if err != nil {
-			return err
-		}
-		for rows.next() {
-			list = append(list, store.InstanceStatus{
-				Instance:  store.Instance{ID: rows.text(0), HostName: rows.text(1), TTL: time.Duration(rows.int(3)) * time.Microsecond},
-				StartedUS: rows.int(2), HeartbeatUS: rows.int(4), Live: rows.int(5) != 0,
-			})
-		}
-		return rows.close()
+		list, err = s.listInstances(ctx, c)
+		return err
 	})
 	return list, err
+}
+
+func (s *Store) listInstances(ctx context.Context, c *conn) (list []store.InstanceStatus, err error) {
+	rows, err := c.query(ctx, s.q.instances, s.nowUS())
+	if err != nil {
+		return nil, err
+	}
+	for rows.next() {
+		list = append(list, store.InstanceStatus{
+			Instance: store.Instance{ID: rows.text(0), HostName: rows.text(1), TTL: time.Duration(rows.int(3)) * time.Microsecond,
+				MaxPartitions: int(rows.int(5))},
+			StartedUS: rows.int(2), HeartbeatUS: rows.int(4), Live: rows.int(6) != 0,
+		})
+	}
+	return list, rows.close()
 }
 
 // Claim implements [store.Leases].
@@ -107,7 +137,7 @@ func (s *Store) Claim(ctx context.Context, instanceID string, build int64, parti
 }
 
 // intList is a JSON array for json_each.
-func intList(list []int) string {
+func intList[N int | int64](list []N) string {
 	b := []byte{'['}
 	for i, n := range list {
 		if i > 0 {

@@ -33,6 +33,7 @@ type consumerQueries struct {
 	joinInstance  string
 	heartbeat     string
 	instance      string
+	joined        string
 	instances     string
 	dropInstance  string
 	dropLapsed    string
@@ -41,6 +42,14 @@ type consumerQueries struct {
 	claim         string
 	release       string
 	owners        string
+
+	enlist          string
+	delist          string
+	dropMemberships string
+	dropStrangers   string
+	members         string
+	states          string
+	ownersOf        string
 
 	guardLeases  string
 	moveCheckpt  string
@@ -82,10 +91,11 @@ func newConsumerQueries(n *naming) consumerQueries {
 			WHERE o.build = ? AND o.partition = ? AND o.generation = ? AND o.instance_id IS NOT NULL
 			AND b.consumer_type = ? AND b.consumer_name = ?) THEN 1 ELSE ` + fails + ` END`),
 
-		joinInstance: n.sql(`INSERT INTO {{instances}} (id, host_name, started_us, ttl_us, last_heartbeat_us) VALUES (?, ?, ?, ?, ?)`),
+		joinInstance: n.sql(`INSERT INTO {{instances}} (id, host_name, started_us, ttl_us, last_heartbeat_us, max_partitions) VALUES (?, ?, ?, ?, ?, ?)`),
 		heartbeat:    n.sql(`UPDATE {{instances}} SET last_heartbeat_us = ? WHERE id = ?`),
 		instance:     n.sql(`SELECT 1 FROM {{instances}} WHERE id = ?2 AND ` + live),
-		instances:    n.sql(`SELECT id, host_name, started_us, ttl_us, last_heartbeat_us, ` + live + ` FROM {{instances}} ORDER BY started_us, id`),
+		joined:       n.sql(`SELECT 1 FROM {{instances}} WHERE id = ?`),
+		instances:    n.sql(`SELECT id, host_name, started_us, ttl_us, last_heartbeat_us, max_partitions, ` + live + ` FROM {{instances}} ORDER BY started_us, id`),
 		dropInstance: n.sql(`DELETE FROM {{instances}} WHERE id = ?`),
 		dropLapsed:   n.sql(`DELETE FROM {{instances}} WHERE NOT ` + live),
 		// Nobody else can have the database open.
@@ -97,6 +107,19 @@ func newConsumerQueries(n *naming) consumerQueries {
 			RETURNING partition, generation`),
 		release: n.sql(`UPDATE {{ownership}} SET instance_id = NULL WHERE build = ? AND partition = ? AND generation = ? AND instance_id = ?`),
 		owners:  n.sql(`SELECT partition, instance_id, generation FROM {{ownership}} WHERE build = ? ORDER BY partition`),
+
+		// One row of checkpoints for each topic of a build.
+		enlist: n.sql(`INSERT INTO {{members}} (instance_id, build, topic, single_owner)
+			SELECT ?1, c.build, c.topic, max(l.value ->> 1) FROM json_each(?2) l CROSS JOIN {{checkpoints}} c ON c.build = l.value ->> 0
+			WHERE c.partition = 0 GROUP BY c.build, c.topic
+			ON CONFLICT DO UPDATE SET single_owner = excluded.single_owner`),
+		delist:          n.sql(`DELETE FROM {{members}} WHERE instance_id = ? AND build NOT IN (SELECT value ->> 0 FROM json_each(?))`),
+		dropMemberships: n.sql(`DELETE FROM {{members}} WHERE instance_id = ?`),
+		dropStrangers:   n.sql(`DELETE FROM {{members}} WHERE instance_id NOT IN (SELECT id FROM {{instances}})`),
+		members:         n.sql(`SELECT build, instance_id, topic, single_owner, read_through FROM {{members}} ORDER BY build, instance_id, topic`),
+		states:          n.sql(`SELECT type, name, live_build, state, halt, epoch FROM {{consumers}} ORDER BY type, name`),
+		ownersOf: n.sql(`SELECT build, partition, instance_id, generation FROM {{ownership}}
+			WHERE build IN (SELECT value FROM json_each(?)) ORDER BY build, partition`),
 
 		// CROSS JOIN: SQLite keeps this order, and looks each lease up by its
 		// key. The other way round it would pass the list once a row.

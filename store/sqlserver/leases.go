@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 
 	mssql "github.com/microsoft/go-mssqldb"
@@ -25,13 +24,6 @@ const (
 
 	declareNowSQL = batchHead + `
 DECLARE @now bigint = ` + nowSQL + `;
-`
-
-	joinSQL = declareNowSQL + `BEGIN TRANSACTION;
-DELETE FROM i FROM {{instances}} AS i WHERE NOT ` + liveSQL + `;
-INSERT INTO {{instances}} (id, host_name, started_us, ttl_us, last_heartbeat_us)
-VALUES (` + instanceSQL + `, CAST(@host COLLATE ` + collation + ` AS varchar(1020)), @now, @ttl, @now);
-COMMIT TRANSACTION;
 `
 
 	// What may be claimed is looked up without a lock and then taken by
@@ -79,6 +71,7 @@ BEGIN TRANSACTION;
 SELECT o.build, o.[partition], o.generation FROM {{ownership}} AS o WHERE o.instance_id = ` + instanceSQL + `;
 BEGIN TRANSACTION;
 ` + giveBackSQL + `DELETE FROM {{instances}} WHERE id = ` + instanceSQL + `;
+DELETE FROM {{members}} WHERE instance_id = ` + instanceSQL + `;
 COMMIT TRANSACTION;
 `
 
@@ -108,15 +101,6 @@ COMMIT TRANSACTION;
 )
 
 func named(name, text string) sql.NamedArg { return sql.Named(name, mssql.NVarCharMax(text)) }
-
-// Join implements [store.Leases].
-func (s *Store) Join(ctx context.Context, i store.Instance) error {
-	if i.ID == "" {
-		return errors.New("join: an instance needs an id")
-	}
-	return s.engine.batch(ctx, "join", s.q.join,
-		[]any{named("instance", i.ID), named("host", i.HostName), sql.Named("ttl", i.TTL.Microseconds())}, nil, nil)
-}
 
 // Claim implements [store.Leases].
 //

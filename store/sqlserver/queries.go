@@ -16,7 +16,6 @@ type queries struct {
 	applyHold  string
 	applyEnd   string
 	standing   string
-	join       string
 	claim      string
 	release    string
 	leave      string
@@ -39,7 +38,6 @@ func newQueries(c *sqlstore.Core) queries {
 		applyHold:  c.SQL("BEGIN TRANSACTION;\n" + holdLeasesSQL + guardLeasesSQL),
 		applyEnd:   c.SQL(moveCheckpointsSQL + "COMMIT TRANSACTION;\n"),
 		standing:   c.SQL(standingSQL),
-		join:       c.SQL(joinSQL),
 		claim:      c.SQL(claimSQL),
 		release:    c.SQL(releaseSQL),
 		leave:      c.SQL(leaveSQL),

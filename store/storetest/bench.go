@@ -29,6 +29,7 @@ func Bench(b *testing.B, open Open) {
 	b.Run("Apply", x.apply)
 	b.Run("LoadRows", x.loadRows)
 	b.Run("View", x.view)
+	b.Run("Survey", x.survey)
 }
 
 type benches struct{ open Open }
@@ -355,5 +356,41 @@ func (x *benches) view(b *testing.B) {
 				_ = v.Close()
 			}
 		})
+	}
+}
+
+// survey is the look at a cluster of 4 hosts that share 50 consumers.
+func (x *benches) survey(b *testing.B) {
+	const hosts, consumers = 4, 50
+	s := x.store(b)
+	info, err := s.Info(b.Context())
+	require.NoError(b, err)
+	var builds []int64
+	var list []store.Enlistment
+	for i := range consumers {
+		c, err := s.Subscribe(b.Context(), store.Declaration{ID: store.ConsumerID{Type: "projection", Name: fmt.Sprint("p", i)},
+			Topics: []string{store.EventsTopic}})
+		require.NoError(b, err)
+		builds, list = append(builds, c.Build), append(list, store.Enlistment{Build: c.Build})
+	}
+	for h := range hosts {
+		id := fmt.Sprintf("6f1c2c9e-2b1d-7c3e-8f00-%012d", h)
+		require.NoError(b, s.Join(b.Context(), store.Instance{ID: id, HostName: fmt.Sprint("host", h)}))
+		require.NoError(b, s.Enlist(b.Context(), id, list))
+		var partitions []int
+		for p := h; p < info.Partitions; p += hosts {
+			partitions = append(partitions, p)
+		}
+		for _, build := range builds {
+			_, err := s.Claim(b.Context(), id, build, partitions)
+			require.NoError(b, err)
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		v, err := s.Survey(b.Context(), builds)
+		if err != nil || len(v.Owners) != consumers || len(v.Members) != hosts*consumers {
+			b.Fatalf("%d builds, %d members, %v", len(v.Owners), len(v.Members), err)
+		}
 	}
 }

@@ -61,6 +61,7 @@ func groups() []group {
 		{"Store", storeCases},
 		{"Consumer", consumerCases},
 		{"Lease", leaseCases},
+		{"Member", memberCases},
 		{"Apply", applyCases},
 		{"Settle", settleCases},
 		{"Value", valueCases},

@@ -42,6 +42,7 @@ type Store struct {
 	consumers   map[store.ConsumerID]*consumer
 	builds      map[int64]*build
 	instances   map[string]*store.InstanceStatus
+	members     map[string]map[int64]*store.Membership // by instance, build
 	applies     int
 	problems    []string
 }
@@ -63,6 +64,7 @@ func NewStore(n int) *Store {
 		consumers: make(map[store.ConsumerID]*consumer),
 		builds:    make(map[int64]*build),
 		instances: make(map[string]*store.InstanceStatus),
+		members:   make(map[string]map[int64]*store.Membership),
 	}
 }
 
@@ -390,17 +392,97 @@ func (s *Store) Join(_ context.Context, i store.Instance) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id := range s.instances {
-		if !s.live(id) {
-			delete(s.instances, id)
-		}
-	}
+	s.reap()
 	if s.instances[i.ID] != nil {
 		s.breach("instance %s has joined before", i.ID)
 	}
 	now := time.Now().UnixMicro()
 	s.instances[i.ID] = &store.InstanceStatus{Instance: i, StartedUS: now, HeartbeatUS: now}
 	return after
+}
+
+func (s *Store) reap() (n int) {
+	for id := range s.instances {
+		if !s.live(id) {
+			delete(s.instances, id)
+			delete(s.members, id)
+			n++
+		}
+	}
+	return n
+}
+
+// Reap implements store.Leases.
+func (s *Store) Reap(context.Context) (int, error) {
+	after, err := s.call("Reap")
+	if err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reap(), after
+}
+
+// Enlist implements store.Leases.
+func (s *Store) Enlist(_ context.Context, id string, list []store.Enlistment) error {
+	after, err := s.call("Enlist")
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.instances[id] == nil {
+		return store.ErrNotFound
+	}
+	now := map[int64]*store.Membership{}
+	for _, e := range list {
+		b := s.builds[e.Build]
+		if b == nil {
+			continue
+		}
+		m := &store.Membership{Enlistment: e, InstanceID: id, ReadThrough: map[string]int64{}}
+		if was := s.members[id][e.Build]; was != nil {
+			m.ReadThrough = was.ReadThrough
+		} else {
+			for topic := range b.checkpoints {
+				m.ReadThrough[topic] = 0
+			}
+		}
+		now[e.Build] = m
+	}
+	s.members[id] = now
+	return after
+}
+
+// Survey implements store.Leases.
+func (s *Store) Survey(_ context.Context, builds []int64) (store.Survey, error) {
+	after, err := s.call("Survey")
+	if err != nil {
+		return store.Survey{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v := store.Survey{Owners: map[int64][]store.Ownership{}, Instances: s.listInstances()}
+	for _, id := range builds {
+		if b := s.builds[id]; b != nil {
+			v.Owners[id] = slices.Clone(b.owners)
+		}
+	}
+	for _, builds := range s.members {
+		for _, m := range builds {
+			v.Members = append(v.Members, store.Membership{Enlistment: m.Enlistment, InstanceID: m.InstanceID, ReadThrough: maps.Clone(m.ReadThrough)})
+		}
+	}
+	slices.SortFunc(v.Members, func(a, b store.Membership) int {
+		return cmp.Or(cmp.Compare(a.Build, b.Build), strings.Compare(a.InstanceID, b.InstanceID))
+	})
+	for _, c := range s.consumers {
+		v.Consumers = append(v.Consumers, store.ConsumerStatus{ID: c.ID, Build: c.Build, State: c.State, Halt: c.Halt, Epoch: c.Epoch})
+	}
+	slices.SortFunc(v.Consumers, func(a, b store.ConsumerStatus) int {
+		return cmp.Or(strings.Compare(a.ID.Type, b.ID.Type), strings.Compare(a.ID.Name, b.ID.Name))
+	})
+	return v, after
 }
 
 // live tells whether an instance has joined and not lapsed.
@@ -417,7 +499,10 @@ func (s *Store) ListInstances(context.Context) ([]store.InstanceStatus, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []store.InstanceStatus
+	return s.listInstances(), after
+}
+
+func (s *Store) listInstances() (out []store.InstanceStatus) {
 	for id, i := range s.instances {
 		i.Live = s.live(id)
 		out = append(out, *i)
@@ -425,7 +510,7 @@ func (s *Store) ListInstances(context.Context) ([]store.InstanceStatus, error) {
 	slices.SortFunc(out, func(a, b store.InstanceStatus) int {
 		return cmp.Or(cmp.Compare(a.StartedUS, b.StartedUS), strings.Compare(a.ID, b.ID))
 	})
-	return out, after
+	return out
 }
 
 // Heartbeat implements store.Leases.
@@ -460,6 +545,7 @@ func (s *Store) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.instances)
+	clear(s.members)
 }
 
 // Instances is how many hosts have joined and not left.
@@ -471,6 +557,7 @@ func (s *Store) Instances() int {
 
 func (s *Store) leave(id string) {
 	delete(s.instances, id)
+	delete(s.members, id)
 	for _, b := range s.builds {
 		for p := range b.owners {
 			if b.owners[p].InstanceID == id {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/projhost/projhost/store"
@@ -18,17 +17,45 @@ func (c *Core) Join(ctx context.Context, i store.Instance) error {
 	if i.ID == "" {
 		return errors.New("join: an instance needs an id")
 	}
-	return c.Engine.Write(ctx, "join", func(conn Conn) error {
-		if _, err := conn.Exec(ctx, c.q.dropLapsed); err != nil {
+	steps, _, now, err := c.reaping(ctx, "join")
+	if err != nil {
+		return err
+	}
+	return c.writeAll(ctx, "join", append(steps,
+		Step{c.q.join, []any{i.ID, i.HostName, now, i.TTL.Microseconds(), now, int64(i.MaxPartitions)}}))
+}
+
+// Reap implements [store.Leases].
+func (c *Core) Reap(ctx context.Context) (int, error) {
+	steps, n, _, err := c.reaping(ctx, "reap")
+	if err != nil || n == 0 {
+		return 0, err
+	}
+	if err := c.writeAll(ctx, "reap", steps); err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+// reaping gives the steps that remove the n instances that are not live, and the
+// database's time. They are looked for first, so that those that are live are not
+// locked, and nobody's heartbeat waits.
+func (c *Core) reaping(ctx context.Context, op string) (steps []Step, n int, now int64, err error) {
+	err = c.Engine.Read(ctx, op, func(conn Conn) error {
+		steps, n = nil, 0
+		err := each(ctx, conn, c.q.lapsed, nil, func(r Rows) error {
+			var id string
+			err := r.Scan(&id)
+			steps, n = append(steps, Step{c.q.dropLapsed, []any{id}}, Step{c.q.dropStranger, []any{id}}), n+1
 			return err
-		}
-		now, err := number(ctx, conn, c.q.now)
+		})
 		if err != nil {
 			return err
 		}
-		_, err = conn.Exec(ctx, c.q.join, i.ID, i.HostName, now, i.TTL.Microseconds(), now)
+		now, err = number(ctx, conn, c.q.now)
 		return err
 	})
+	return steps, n, now, err
 }
 
 // Heartbeat implements [store.Leases].
@@ -65,7 +92,10 @@ func (c *Core) Leave(ctx context.Context, instanceID string) error {
 		if err := c.release(ctx, conn, instanceID, held); err != nil {
 			return err
 		}
-		_, err = conn.Exec(ctx, c.q.dropInstance, instanceID)
+		if _, err := conn.Exec(ctx, c.q.dropInstance, instanceID); err != nil {
+			return err
+		}
+		_, err = conn.Exec(ctx, c.q.dropMemberships, instanceID)
 		return err
 	})
 }
@@ -73,20 +103,25 @@ func (c *Core) Leave(ctx context.Context, instanceID string) error {
 // ListInstances implements [store.Leases].
 func (c *Core) ListInstances(ctx context.Context) (list []store.InstanceStatus, err error) {
 	err = c.Engine.Read(ctx, "list instances", func(conn Conn) error {
-		list = nil
-		return each(ctx, conn, c.q.instances, nil, func(r Rows) error {
-			var i store.InstanceStatus
-			var ttl, live int64
-			err := r.Scan(&i.ID, &i.HostName, &i.StartedUS, &ttl, &i.HeartbeatUS, &live)
-			i.TTL, i.Live = time.Duration(ttl)*time.Microsecond, live != 0
-			list = append(list, i)
-			return err
-		})
+		list, err = c.instances(ctx, conn)
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	return list, nil
+}
+
+func (c *Core) instances(ctx context.Context, conn Conn) (list []store.InstanceStatus, err error) {
+	err = each(ctx, conn, c.q.instances, nil, func(r Rows) error {
+		var i store.InstanceStatus
+		var ttl, limit, live int64
+		err := r.Scan(&i.ID, &i.HostName, &i.StartedUS, &ttl, &i.HeartbeatUS, &limit, &live)
+		i.TTL, i.MaxPartitions, i.Live = time.Duration(ttl)*time.Microsecond, int(limit), live != 0
+		list = append(list, i)
+		return err
+	})
+	return list, err
 }
 
 // Claim implements [store.Leases].
@@ -122,11 +157,7 @@ func (c *Core) Claim(ctx context.Context, instanceID string, build int64, partit
 }
 
 func (c *Core) claim(ctx context.Context, conn Conn, instanceID string, build int64, partitions []int) (leases []store.Lease, err error) {
-	list := make([]string, len(partitions))
-	for i, p := range partitions {
-		list[i] = strconv.Itoa(p)
-	}
-	text := c.SQL(fmt.Sprintf(claimableSQL, strings.Join(list, ", ")))
+	text := c.SQL(fmt.Sprintf(claimableSQL, numbers(partitions)))
 	err = each(ctx, conn, text, []any{build, instanceID}, func(r Rows) error {
 		var partition int64
 		l := store.Lease{Build: build}
@@ -149,6 +180,18 @@ func (c *Core) claim(ctx context.Context, conn Conn, instanceID string, build in
 		leases[i].Generation++
 	}
 	return leases, nil
+}
+
+// numbers is a list of numbers for IN.
+func numbers[N int | int64](list []N) string {
+	var b []byte
+	for i, n := range list {
+		if i > 0 {
+			b = append(b, ", "...)
+		}
+		b = strconv.AppendInt(b, int64(n), 10)
+	}
+	return string(b)
 }
 
 // rowsMax bounds the rows of one statement, for the sake of SQL Server's 1,000.

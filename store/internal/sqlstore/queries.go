@@ -41,10 +41,18 @@ type queries struct {
 	heartbeat    string
 	instances    string
 	joined       string
+	lapsed       string
 	dropLapsed   string
 	dropInstance string
 	held         string
 	owners       string
+
+	lockInstance    string
+	recorded        string
+	dropMemberships string
+	dropStranger    string
+	members         string
+	states          string
 }
 
 const consumerColumns = `c.type, c.name, c.state, c.state_since_us, c.halt, c.epoch, c.live_build, c.plugin, c.digest, c.topics,
@@ -119,15 +127,27 @@ func newQueries(n *naming) queries {
 			WHERE build = ? AND "partition" = ? AND generation = ? AND instance_id IS NOT NULL
 			AND build IN (SELECT id FROM {{builds}} WHERE consumer_type = {{?}} AND consumer_name = {{?}})`),
 
-		join:      n.sql(`INSERT INTO {{instances}} (id, host_name, started_us, ttl_us, last_heartbeat_us) VALUES (?, ?, ?, ?, ?)`),
+		join: n.sql(`INSERT INTO {{instances}} (id, host_name, started_us, ttl_us, last_heartbeat_us, max_partitions)
+			VALUES (?, ?, ?, ?, ?, ?)`),
 		heartbeat: n.sql(`UPDATE {{instances}} SET last_heartbeat_us = {{now}} WHERE id = {{?}}`),
 		joined:    n.sql(`SELECT count(*) FROM {{instances}} WHERE id = {{?}} AND ` + live),
-		instances: n.sql(`SELECT id, host_name, started_us, ttl_us, last_heartbeat_us, CASE WHEN ` + live + ` THEN 1 ELSE 0 END
+		instances: n.sql(`SELECT id, host_name, started_us, ttl_us, last_heartbeat_us, max_partitions, CASE WHEN ` + live + ` THEN 1 ELSE 0 END
 			FROM {{instances}} ORDER BY started_us, id`),
-		dropLapsed:   n.sql(`DELETE FROM {{instances}} WHERE NOT ` + live),
+		lapsed:       n.sql(`SELECT id FROM {{instances}} WHERE NOT ` + live + ` ORDER BY id`),
+		dropLapsed:   n.sql(`DELETE FROM {{instances}} WHERE id = {{?}} AND NOT ` + live),
 		dropInstance: n.sql(`DELETE FROM {{instances}} WHERE id = {{?}}`),
 		held:         n.sql(`SELECT build, "partition", generation FROM {{ownership}} WHERE instance_id = {{?}} ORDER BY build, "partition"`),
 		owners:       n.sql(`SELECT "partition", instance_id, generation FROM {{ownership}} WHERE build = ? ORDER BY "partition"`),
+
+		// Locks the instance against its removal until the transaction ends.
+		lockInstance:    n.sql(`UPDATE {{instances}} SET max_partitions = max_partitions WHERE id = {{?}}`),
+		recorded:        n.sql(`SELECT count(*) FROM {{instances}} WHERE id = {{?}}`),
+		dropMemberships: n.sql(`DELETE FROM {{members}} WHERE instance_id = {{?}}`),
+		// The instance may have lived after all.
+		dropStranger: n.sql(`DELETE FROM {{members}} WHERE instance_id = {{?}}
+			AND NOT EXISTS (SELECT 1 FROM {{instances}} i WHERE i.id = {{members}}.instance_id)`),
+		members: n.sql(`SELECT build, instance_id, topic, single_owner, read_through FROM {{members}} ORDER BY build, instance_id, topic`),
+		states:  n.sql(`SELECT type, name, live_build, state, halt, epoch FROM {{consumers}} ORDER BY type, name`),
 	}
 }
 
@@ -138,7 +158,16 @@ const (
 	claimableSQL = `SELECT "partition", generation FROM {{ownership}} WHERE build = ? AND "partition" IN (%s)
 		AND (instance_id IS NULL OR instance_id = {{?}} OR instance_id NOT IN (SELECT id FROM {{instances}} WHERE ` + live + `))
 		ORDER BY "partition"`
-	claimSQL     = `UPDATE {{ownership}} SET instance_id = ?, generation = generation + 1 WHERE build = ? AND (%s)`
-	releaseSQL   = `UPDATE {{ownership}} SET instance_id = NULL WHERE build = ? AND instance_id = {{?}} AND (%s)`
+	claimSQL   = `UPDATE {{ownership}} SET instance_id = ?, generation = generation + 1 WHERE build = ? AND (%s)`
+	releaseSQL = `UPDATE {{ownership}} SET instance_id = NULL WHERE build = ? AND instance_id = {{?}} AND (%s)`
+	delistSQL  = `DELETE FROM {{members}} WHERE instance_id = {{?}} AND build NOT IN (%s)`
+	changedSQL = `UPDATE {{members}} SET single_owner = 1 - single_owner
+		WHERE instance_id = {{?}} AND single_owner <> CASE WHEN build IN (%s) THEN 1 ELSE 0 END`
+	// One row of checkpoints for each topic of a build.
+	enlistSQL = `INSERT INTO {{members}} (instance_id, build, topic, single_owner)
+		SELECT i.id, c.build, c.topic, CASE WHEN c.build IN (%[2]s) THEN 1 ELSE 0 END FROM {{checkpoints}} c JOIN {{instances}} i ON i.id = {{?}}
+		WHERE c.build IN (%[1]s) AND c."partition" = 0
+		AND NOT EXISTS (SELECT 1 FROM {{members}} m WHERE m.instance_id = i.id AND m.build = c.build AND m.topic = c.topic)`
+	ownersOfSQL  = `SELECT build, "partition", instance_id, generation FROM {{ownership}} WHERE build IN (%s) ORDER BY build, "partition"`
 	ownershipSQL = `INSERT INTO {{ownership}} (build, "partition") VALUES %s`
 )

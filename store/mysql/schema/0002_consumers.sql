@@ -63,7 +63,20 @@ CREATE TABLE {{instances}} (
     started_us        bigint                NOT NULL,
     ttl_us            bigint                NOT NULL,
     last_heartbeat_us bigint                NOT NULL,
+    max_partitions    int                   NOT NULL DEFAULT 0,
     PRIMARY KEY (id)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- Which instance runs which build, a row for each topic of the build, and up to where
+-- it has applied that in all that it owns since the claim that tenure names.
+CREATE TABLE {{members}} (
+    instance_id  varchar(255) {{text}} NOT NULL,
+    build        bigint                NOT NULL,
+    topic        varchar(255) {{text}} NOT NULL,
+    single_owner int                   NOT NULL,
+    tenure       bigint,
+    read_through bigint                NOT NULL DEFAULT 0,
+    PRIMARY KEY (instance_id, build, topic)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- Who owns a table name, compared in lower case with the prefix, so that no

@@ -63,7 +63,20 @@ CREATE TABLE {{instances}} (
     started_us        bigint NOT NULL,
     ttl_us            bigint NOT NULL,
     last_heartbeat_us bigint NOT NULL,
+    max_partitions    integer NOT NULL DEFAULT 0,
     PRIMARY KEY (id)
+) WITH (fillfactor = 50);
+
+-- Which instance runs which build, a row for each topic of the build, and up to where
+-- it has applied that in all that it owns since the claim that tenure names.
+CREATE TABLE {{members}} (
+    instance_id  character varying(255) COLLATE "C" NOT NULL,
+    build        bigint NOT NULL,
+    topic        character varying(255) COLLATE "C" NOT NULL,
+    single_owner integer NOT NULL,
+    tenure       bigint,
+    read_through bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (instance_id, build, topic)
 ) WITH (fillfactor = 50);
 
 -- Who owns a table name, compared in lower case with the prefix, so that no

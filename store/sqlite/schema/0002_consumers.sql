@@ -62,7 +62,20 @@ CREATE TABLE {{instances}} (
     started_us        INTEGER NOT NULL,
     ttl_us            INTEGER NOT NULL,
     last_heartbeat_us INTEGER NOT NULL,
+    max_partitions    INTEGER NOT NULL DEFAULT 0,
     expires_us        INTEGER NOT NULL GENERATED ALWAYS AS (iif(ttl_us = 0, 9223372036854775807, last_heartbeat_us + ttl_us)) VIRTUAL
+) STRICT, WITHOUT ROWID;
+
+-- Which instance runs which build, a row for each topic of the build, and up to where
+-- it has applied that in all that it owns since the claim that tenure names.
+CREATE TABLE {{members}} (
+    instance_id  TEXT    NOT NULL,
+    build        INTEGER NOT NULL REFERENCES {{builds}} (id),
+    topic        TEXT    NOT NULL,
+    single_owner INTEGER NOT NULL,
+    tenure       INTEGER,
+    read_through INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (instance_id, build, topic)
 ) STRICT, WITHOUT ROWID;
 
 -- Who owns a table name, compared in lower case with the prefix, so that no

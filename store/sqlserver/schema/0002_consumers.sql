@@ -65,7 +65,21 @@ CREATE TABLE {{instances}} (
     started_us        bigint                 NOT NULL,
     ttl_us            bigint                 NOT NULL,
     last_heartbeat_us bigint                 NOT NULL,
+    max_partitions    int                    NOT NULL DEFAULT 0,
     PRIMARY KEY NONCLUSTERED (id)
+);
+
+-- Which instance runs which build, a row for each topic of the build, and up to where
+-- it has applied that in all that it owns since the claim that tenure names. The id of an instance is shorter than
+-- other names, so that all parts of the key have room in an index entry.
+CREATE TABLE {{members}} (
+    instance_id  varchar(640) {{text}}  NOT NULL,
+    build        bigint                 NOT NULL,
+    topic        varchar(1020) {{text}} NOT NULL,
+    single_owner int                    NOT NULL,
+    tenure       bigint                 NULL,
+    read_through bigint                 NOT NULL DEFAULT 0,
+    PRIMARY KEY NONCLUSTERED (instance_id, build, topic)
 );
 
 -- Who owns a table name, compared in lower case with the prefix, so that no

@@ -128,7 +128,18 @@ CREATE TABLE [ph_instances] (
     started_us        bigint                 NOT NULL,
     ttl_us            bigint                 NOT NULL,
     last_heartbeat_us bigint                 NOT NULL,
+    max_partitions    int                    NOT NULL DEFAULT 0,
     PRIMARY KEY NONCLUSTERED (id)
+);
+
+CREATE TABLE [ph_members] (
+    instance_id  varchar(640) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    build        bigint                 NOT NULL,
+    topic        varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    single_owner int                    NOT NULL,
+    tenure       bigint                 NULL,
+    read_through bigint                 NOT NULL DEFAULT 0,
+    PRIMARY KEY NONCLUSTERED (instance_id, build, topic)
 );
 
 CREATE TABLE [ph_read_model_tables] (
@@ -141,7 +152,7 @@ CREATE TABLE [ph_read_model_tables] (
     PRIMARY KEY (name)
 );
 
-INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (2, 'consumers', '9f3a26e0f54dae5f78dd9c573388aaff9ca18bfcfda1776379e8e335a12ddf17', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
+INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (2, 'consumers', 'd8ab41b7235c0d529fa00db01089d06bea76bce25135c542407ac3d15767d3ee', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
 
 INSERT INTO [ph_partition_metadata] (id, partitions, hash, key_encoding, position_mode) VALUES (1, 256, 'fnv1a64-fmix64', 1, 'counter');
 

@@ -1,11 +1,35 @@
 SET NOCOUNT ON;
 SET XACT_ABORT ON;
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-DECLARE @now bigint = DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME());
 BEGIN TRANSACTION;
-DELETE FROM i FROM [ph_instances] AS i WHERE NOT (i.ttl_us = 0 OR (i.last_heartbeat_us + i.ttl_us > @now AND i.last_heartbeat_us <= @now + i.ttl_us));
-INSERT INTO [ph_instances] (id, host_name, started_us, ttl_us, last_heartbeat_us)
-VALUES (CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)), CAST(@host COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)), @now, @ttl, @now);
+DELETE FROM [ph_instances] WHERE id = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND NOT (ttl_us = 0 OR (last_heartbeat_us + ttl_us > DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()) AND last_heartbeat_us <= DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()) + ttl_us));
+DELETE FROM [ph_members] WHERE instance_id = CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020))
+			AND NOT EXISTS (SELECT 1 FROM [ph_instances] i WHERE i.id = [ph_members].instance_id);
+INSERT INTO [ph_instances] (id, host_name, started_us, ttl_us, last_heartbeat_us, max_partitions)
+			VALUES (CAST(@p3 COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(8000)), CAST(@p4 COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(8000)), @p5, @p6, @p7, @p8);
+COMMIT TRANSACTION;
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+BEGIN TRANSACTION;
+DELETE FROM [ph_instances] WHERE id = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND NOT (ttl_us = 0 OR (last_heartbeat_us + ttl_us > DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()) AND last_heartbeat_us <= DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()) + ttl_us));
+DELETE FROM [ph_members] WHERE instance_id = CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020))
+			AND NOT EXISTS (SELECT 1 FROM [ph_instances] i WHERE i.id = [ph_members].instance_id);
+COMMIT TRANSACTION;
+
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+BEGIN TRANSACTION;
+UPDATE [ph_instances] SET max_partitions = max_partitions WHERE id = CAST(@p1 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020));
+DELETE FROM [ph_members] WHERE instance_id = CAST(@p2 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND build NOT IN (0, 9, 8);
+UPDATE [ph_members] SET single_owner = 1 - single_owner
+		WHERE instance_id = CAST(@p3 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020)) AND single_owner <> CASE WHEN build IN (0, 8) THEN 1 ELSE 0 END;
+INSERT INTO [ph_members] (instance_id, build, topic, single_owner)
+		SELECT i.id, c.build, c.topic, CASE WHEN c.build IN (0, 8) THEN 1 ELSE 0 END FROM [ph_checkpoints] c JOIN [ph_instances] i ON i.id = CAST(@p4 COLLATE Latin1_General_100_BIN2_UTF8 AS VARCHAR(1020))
+		WHERE c.build IN (0, 9, 8) AND c.[partition] = 0
+		AND NOT EXISTS (SELECT 1 FROM [ph_members] m WHERE m.instance_id = i.id AND m.build = c.build AND m.topic = c.topic);
 COMMIT TRANSACTION;
 
 SET NOCOUNT ON;
@@ -55,6 +79,7 @@ UPDATE o SET o.instance_id = NULL
 FROM @held AS h INNER LOOP JOIN [ph_ownership] AS o WITH (ROWLOCK) ON o.build = h.build AND o.[partition] = h.[partition]
 WHERE o.generation = h.generation AND o.instance_id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020));
 DELETE FROM [ph_instances] WHERE id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020));
+DELETE FROM [ph_members] WHERE instance_id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020));
 COMMIT TRANSACTION;
 
 SET NOCOUNT ON;

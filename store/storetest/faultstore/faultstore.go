@@ -310,6 +310,21 @@ func (s *Store) ListInstances(ctx context.Context) ([]store.InstanceStatus, erro
 	return readOf(s, "ListInstances", func() ([]store.InstanceStatus, error) { return s.inner.ListInstances(ctx) })
 }
 
+// Reap implements [store.Leases].
+func (s *Store) Reap(ctx context.Context) (int, error) {
+	return written(s, "Reap", func() (int, error) { return s.inner.Reap(ctx) })
+}
+
+// Enlist implements [store.Leases].
+func (s *Store) Enlist(ctx context.Context, instanceID string, list []store.Enlistment) error {
+	return s.write("Enlist", func() error { return s.inner.Enlist(ctx, instanceID, list) })
+}
+
+// Survey implements [store.Leases].
+func (s *Store) Survey(ctx context.Context, builds []int64) (store.Survey, error) {
+	return readOf(s, "Survey", func() (store.Survey, error) { return s.inner.Survey(ctx, builds) })
+}
+
 // Owners implements [store.Leases].
 func (s *Store) Owners(ctx context.Context, build int64) ([]store.Ownership, error) {
 	return readOf(s, "Owners", func() ([]store.Ownership, error) { return s.inner.Owners(ctx, build) })

@@ -1,0 +1,127 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+
+	"github.com/projhost/projhost/store"
+)
+
+// Enlist implements [store.Leases].
+func (c *Core) Enlist(ctx context.Context, instanceID string, list []store.Enlistment) error {
+	var recorded int64
+	err := c.Engine.Read(ctx, "enlist", func(conn Conn) (err error) {
+		recorded, err = number(ctx, conn, c.q.recorded, instanceID)
+		return err
+	})
+	if err == nil && recorded == 0 {
+		err = fmt.Errorf("enlist: instance %s: %w", instanceID, store.ErrNotFound)
+	}
+	if err != nil {
+		return err
+	}
+	// There is no build 0: it makes the lists valid where they are empty.
+	builds, single := []int64{0}, []int64{0}
+	for _, e := range list {
+		builds = append(builds, e.Build)
+		if e.SingleOwner {
+			single = append(single, e.Build)
+		}
+	}
+	all, some := numbers(builds), numbers(single)
+	me := []any{instanceID}
+	return c.writeAll(ctx, "enlist", []Step{
+		{c.q.lockInstance, me},
+		{c.SQL(fmt.Sprintf(delistSQL, all)), me},
+		{c.SQL(fmt.Sprintf(changedSQL, some)), me},
+		{c.SQL(fmt.Sprintf(enlistSQL, all, some)), me},
+	})
+}
+
+// Survey implements [store.Leases].
+func (c *Core) Survey(ctx context.Context, builds []int64) (s store.Survey, err error) {
+	err = c.Engine.Read(ctx, "survey", func(conn Conn) (err error) {
+		s = store.Survey{}
+		if s.Owners, err = c.ownersOf(ctx, conn, builds); err != nil {
+			return err
+		}
+		if s.Members, err = c.members(ctx, conn); err != nil {
+			return err
+		}
+		if s.Consumers, err = c.states(ctx, conn); err != nil {
+			return err
+		}
+		s.Instances, err = c.instances(ctx, conn)
+		return err
+	})
+	if err != nil {
+		return store.Survey{}, err
+	}
+	return s, nil
+}
+
+func (c *Core) ownersOf(ctx context.Context, conn Conn, builds []int64) (map[int64][]store.Ownership, error) {
+	owners := make(map[int64][]store.Ownership, len(builds))
+	if len(builds) == 0 {
+		return owners, nil
+	}
+	var at int64
+	var of []store.Ownership
+	err := each(ctx, conn, c.SQL(fmt.Sprintf(ownersOfSQL, numbers(builds))), nil, func(r Rows) error {
+		var build, partition int64
+		var id sql.NullString
+		var o store.Ownership
+		if err := r.Scan(&build, &partition, &id, &o.Generation); err != nil {
+			return err
+		}
+		if build != at || of == nil {
+			at, of = build, make([]store.Ownership, 0, c.info.Partitions)
+		}
+		o.Partition, o.InstanceID = int(partition), id.String
+		of = append(of, o)
+		owners[build] = of
+		return nil
+	})
+	return owners, err
+}
+
+func (c *Core) members(ctx context.Context, conn Conn) (list []store.Membership, err error) {
+	err = each(ctx, conn, c.q.members, nil, func(r Rows) error {
+		var m store.Membership
+		var topic string
+		var single, through int64
+		if err := r.Scan(&m.Build, &m.InstanceID, &topic, &single, &through); err != nil {
+			return err
+		}
+		if n := len(list); n == 0 || list[n-1].Build != m.Build || list[n-1].InstanceID != m.InstanceID {
+			m.SingleOwner, m.ReadThrough = single != 0, map[string]int64{}
+			list = append(list, m)
+		}
+		list[len(list)-1].ReadThrough[topic] = through
+		return nil
+	})
+	return list, err
+}
+
+func (c *Core) states(ctx context.Context, conn Conn) (list []store.ConsumerStatus, err error) {
+	err = each(ctx, conn, c.q.states, nil, func(r Rows) error {
+		var s store.ConsumerStatus
+		var state string
+		var halt sql.NullString
+		if err := r.Scan(&s.ID.Type, &s.ID.Name, &s.Build, &state, &halt, &s.Epoch); err != nil {
+			return err
+		}
+		s.State = store.ConsumerState(state)
+		if halt.Valid {
+			s.Halt = new(store.Halt)
+			if err := json.Unmarshal([]byte(halt.String), s.Halt); err != nil {
+				return fmt.Errorf("why %s halted does not read: %w", s.ID, err)
+			}
+		}
+		list = append(list, s)
+		return nil
+	})
+	return list, err
+}

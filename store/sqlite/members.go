@@ -1,0 +1,110 @@
+package sqlite
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/projhost/projhost/store"
+)
+
+// Enlist implements [store.Leases].
+func (s *Store) Enlist(ctx context.Context, instanceID string, list []store.Enlistment) error {
+	return s.write(ctx, "enlist", len(list), func(tx *tx) error {
+		joined, err := tx.queryInt(context.Background(), s.q.joined, instanceID)
+		if err != nil {
+			return err
+		}
+		if joined == 0 {
+			return fmt.Errorf("enlist: instance %s: %w", instanceID, store.ErrNotFound)
+		}
+		b := []byte{'['}
+		for i, e := range list {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			single := 0
+			if e.SingleOwner {
+				single = 1
+			}
+			b = fmt.Appendf(b, "[%d,%d]", e.Build, single)
+		}
+		builds := string(append(b, ']'))
+		if _, err := tx.exec(s.q.delist, instanceID, builds); err != nil {
+			return err
+		}
+		_, err = tx.exec(s.q.enlist, instanceID, builds)
+		return err
+	})
+}
+
+// Survey implements [store.Leases].
+func (s *Store) Survey(ctx context.Context, builds []int64) (v store.Survey, err error) {
+	err = s.read(ctx, "survey", func(c *conn) (err error) {
+		v = store.Survey{}
+		if v.Owners, err = s.ownersOf(ctx, c, builds); err != nil {
+			return err
+		}
+		if v.Members, err = s.listMembers(ctx, c); err != nil {
+			return err
+		}
+		if v.Consumers, err = s.states(ctx, c); err != nil {
+			return err
+		}
+		v.Instances, err = s.listInstances(ctx, c)
+		return err
+	})
+	if err != nil {
+		return store.Survey{}, err
+	}
+	return v, nil
+}
+
+func (s *Store) ownersOf(ctx context.Context, c *conn, builds []int64) (map[int64][]store.Ownership, error) {
+	owners := make(map[int64][]store.Ownership, len(builds))
+	rows, err := c.query(ctx, s.q.ownersOf, intList(builds))
+	if err != nil {
+		return nil, err
+	}
+	for rows.next() {
+		build := rows.int(0)
+		owners[build] = append(owners[build], store.Ownership{Partition: int(rows.int(1)), InstanceID: c.intern(rows.text(2)), Generation: rows.int(3)})
+	}
+	return owners, rows.close()
+}
+
+func (s *Store) listMembers(ctx context.Context, c *conn) (list []store.Membership, err error) {
+	rows, err := c.query(ctx, s.q.members)
+	if err != nil {
+		return nil, err
+	}
+	for rows.next() {
+		m := store.Membership{Enlistment: store.Enlistment{Build: rows.int(0), SingleOwner: rows.int(3) != 0}, InstanceID: c.intern(rows.text(1))}
+		if n := len(list); n == 0 || list[n-1].Build != m.Build || list[n-1].InstanceID != m.InstanceID {
+			m.ReadThrough = map[string]int64{}
+			list = append(list, m)
+		}
+		list[len(list)-1].ReadThrough[c.intern(rows.text(2))] = rows.int(4)
+	}
+	return list, rows.close()
+}
+
+func (s *Store) states(ctx context.Context, c *conn) (list []store.ConsumerStatus, err error) {
+	rows, err := c.query(ctx, s.q.states)
+	if err != nil {
+		return nil, err
+	}
+	for rows.next() {
+		st := store.ConsumerStatus{ID: store.ConsumerID{Type: rows.text(0), Name: rows.text(1)}, Build: rows.int(2),
+			State: store.ConsumerState(rows.text(3)), Epoch: rows.int(5)}
+		if rows.vals[4] != nil {
+			st.Halt = new(store.Halt)
+			if err := json.Unmarshal([]byte(rows.text(4)), st.Halt); err != nil {
+				_ = rows.close()
+				return nil, fmt.Errorf("why %s halted does not read: %w", st.ID, err)
+			}
+		}
+		list = append(list, st)
+	}
+	return list, rows.close()
+}

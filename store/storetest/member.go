@@ -1,0 +1,275 @@
+package storetest
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/projhost/projhost/store"
+)
+
+var memberCases = []testCase{
+	{"EnlistSetsTheBuildsOfAnInstance", memberEnlist},
+	{"EnlistTellsSingleOwners", memberSingleOwner},
+	{"EnlistNeedsAnInstance", memberNeedsInstance},
+	{"LeaveEndsMemberships", memberLeave},
+	{"ReapRemovesTheLapsed", memberReap},
+	{"JoinRemovesMembershipsOfTheLapsed", memberJoin},
+	{"MembersNeedNotBeLive", memberLapsed},
+	{"CeilingIsStored", memberCeiling},
+	{"SurveyShowsTheCluster", memberSurvey},
+	{"SurveyOfAnEmptyCluster", memberSurveyEmpty},
+	{"SurveyWhileEverythingMoves", memberSurveyMoving},
+}
+
+func (d *db) enlist(instance string, builds ...int64) {
+	d.t.Helper()
+	require.NoError(d.t, d.Enlist(d.ctx(), instance, enlistments(builds)))
+}
+
+func enlistments(builds []int64) (list []store.Enlistment) {
+	for _, b := range builds {
+		list = append(list, store.Enlistment{Build: b})
+	}
+	return list
+}
+
+func (d *db) survey(builds ...int64) store.Survey {
+	d.t.Helper()
+	s, err := d.Survey(d.ctx(), builds)
+	require.NoError(d.t, err)
+	return s
+}
+
+// membersOf lists who runs a build.
+func (d *db) membersOf(build int64) (instances []string) {
+	d.t.Helper()
+	for _, m := range d.survey().Members {
+		if m.Build == build {
+			instances = append(instances, m.InstanceID)
+		}
+	}
+	return instances
+}
+
+func memberEnlist(t *testing.T, d *db) {
+	first := d.subscribe(declare(t, "accounts", accounts()...)).Build
+	second := d.subscribe(declare(t, "other", declareOther()...)).Build
+	for _, i := range []string{"b", "a", "A", "ä"} {
+		d.join(i)
+	}
+	d.enlist("b", second, first)
+	d.enlist("a", first)
+	d.enlist("ä", first, first+50, first)
+	require.Equal(t, []string{"a", "b", "ä"}, d.membersOf(first), "builds that do not exist are passed over")
+	require.Equal(t, []string{"b"}, d.membersOf(second))
+	for _, m := range d.survey().Members {
+		require.Equal(t, map[string]int64{store.EventsTopic: 0}, m.ReadThrough)
+	}
+	d.enlist("a", second)
+	d.enlist("b", second, first)
+	require.Equal(t, []string{"b", "ä"}, d.membersOf(first), "exactly those of the last call")
+	require.Equal(t, []string{"a", "b"}, d.membersOf(second))
+	d.enlist("b")
+	d.enlist("A")
+	require.Equal(t, []string{"ä"}, d.membersOf(first))
+	require.Equal(t, []string{"a"}, d.membersOf(second))
+}
+
+func memberSingleOwner(t *testing.T, d *db) {
+	first := d.subscribe(declare(t, "accounts", accounts()...)).Build
+	second := d.subscribe(declare(t, "other", declareOther()...)).Build
+	d.join("a")
+	enlist := func(list ...store.Enlistment) {
+		t.Helper()
+		require.NoError(t, d.Enlist(d.ctx(), "a", list))
+		var have []store.Enlistment
+		for _, m := range d.survey().Members {
+			have = append(have, m.Enlistment)
+		}
+		require.Equal(t, list, have)
+	}
+	enlist(store.Enlistment{Build: first, SingleOwner: true}, store.Enlistment{Build: second})
+	enlist(store.Enlistment{Build: first}, store.Enlistment{Build: second, SingleOwner: true})
+	enlist(store.Enlistment{Build: second, SingleOwner: true})
+	enlist(store.Enlistment{Build: first, SingleOwner: true}, store.Enlistment{Build: second, SingleOwner: true})
+}
+
+func memberNeedsInstance(t *testing.T, d *db) {
+	build := d.subscribe(declare(t, "accounts", accounts()...)).Build
+	d.join("a")
+	require.ErrorIs(t, d.Enlist(d.ctx(), "nobody", enlistments([]int64{build})), store.ErrNotFound)
+	require.ErrorIs(t, d.Enlist(d.ctx(), "A", nil), store.ErrNotFound)
+	require.Empty(t, d.survey().Members)
+	require.NoError(t, d.Leave(d.ctx(), "a"))
+	require.ErrorIs(t, d.Enlist(d.ctx(), "a", enlistments([]int64{build})), store.ErrNotFound)
+}
+
+func memberLeave(t *testing.T, d *db) {
+	build := d.subscribe(declare(t, "accounts", accounts()...)).Build
+	d.join("a")
+	d.join("b")
+	d.enlist("a", build)
+	d.enlist("b", build)
+	require.NoError(t, d.Leave(d.ctx(), "a"))
+	require.Equal(t, []string{"b"}, d.membersOf(build))
+}
+
+// silent is an instance that has joined, runs a build, owns a partition of it
+// and has lapsed since.
+func (d *db) silent(id string, build int64, partition int) {
+	d.t.Helper()
+	require.NoError(d.t, d.Join(d.ctx(), store.Instance{ID: id, TTL: 200 * time.Millisecond}))
+	d.enlist(id, build)
+	require.Len(d.t, d.claim(id, build, partition), 1)
+	require.Eventually(d.t, func() bool { return !d.instance(id).Live }, waitMax, 10*time.Millisecond)
+}
+
+func memberReap(t *testing.T, d *db) {
+	build := d.subscribe(declare(t, "accounts", accounts()...)).Build
+	d.join("stays")
+	require.NoError(t, d.Join(d.ctx(), store.Instance{ID: "beats", TTL: time.Hour}))
+	d.enlist("stays", build)
+	d.enlist("beats", build)
+	reaped := func() int {
+		t.Helper()
+		n, err := d.Reap(d.ctx())
+		require.NoError(t, err)
+		return n
+	}
+	require.Zero(t, reaped())
+	d.silent("slow", build, 1)
+	require.Equal(t, 1, reaped())
+	require.Zero(t, reaped())
+	require.ErrorIs(t, d.Heartbeat(d.ctx(), "slow"), store.ErrNotFound)
+	require.Equal(t, []string{"beats", "stays"}, d.membersOf(build))
+	require.Len(t, d.survey().Instances, 2)
+	require.Equal(t, store.Ownership{Partition: 1, InstanceID: "slow", Generation: 1}, d.owner(build, 1), "nobody has wanted it yet")
+	require.Len(t, d.claim("stays", build, 1), 1)
+	require.NoError(t, d.Heartbeat(d.ctx(), "beats"))
+}
+
+func memberJoin(t *testing.T, d *db) {
+	build := d.subscribe(declare(t, "accounts", accounts()...)).Build
+	d.silent("slow", build, 1)
+	d.join("new")
+	require.Empty(t, d.membersOf(build))
+}
+
+// Who has lapsed may come back in time, and is shown until somebody removes it.
+func memberLapsed(t *testing.T, d *db) {
+	build := d.subscribe(declare(t, "accounts", accounts()...)).Build
+	d.silent("slow", build, 1)
+	require.Equal(t, []string{"slow"}, d.membersOf(build))
+	require.NoError(t, d.Enlist(d.ctx(), "slow", nil), "it has joined")
+	require.Empty(t, d.membersOf(build))
+}
+
+func memberCeiling(t *testing.T, d *db) {
+	require.NoError(t, d.Join(d.ctx(), store.Instance{ID: "a", MaxPartitions: 32767 * 64}))
+	d.join("b")
+	require.Equal(t, 32767*64, d.instance("a").MaxPartitions)
+	require.Zero(t, d.instance("b").MaxPartitions)
+}
+
+func memberSurvey(t *testing.T, d *db) {
+	l := d.lane("a", 1, 2)
+	second := d.subscribe(declare(t, "other", declareOther()...))
+	require.NoError(t, d.Join(d.ctx(), store.Instance{ID: "b", HostName: "Büro", TTL: time.Hour, MaxPartitions: 9}))
+	d.enlist("b", l.c.Build, second.Build)
+	d.enlist("a", l.c.Build)
+	d.claim("b", second.Build, 0, 255)
+	require.NoError(t, d.Halt(d.ctx(), l.c.ID, l.leases[0], testHalt(7)))
+
+	s := d.survey(l.c.Build, second.Build+50, l.c.Build)
+	instances, err := d.ListInstances(d.ctx())
+	require.NoError(t, err)
+	require.Equal(t, instances, s.Instances)
+	owners, err := d.Owners(d.ctx(), l.c.Build)
+	require.NoError(t, err)
+	require.Equal(t, map[int64][]store.Ownership{l.c.Build: owners}, s.Owners)
+	nothing := map[string]int64{store.EventsTopic: 0}
+	require.Equal(t, []store.Membership{
+		{Enlistment: store.Enlistment{Build: l.c.Build}, InstanceID: "a", ReadThrough: nothing},
+		{Enlistment: store.Enlistment{Build: l.c.Build}, InstanceID: "b", ReadThrough: nothing},
+		{Enlistment: store.Enlistment{Build: second.Build}, InstanceID: "b", ReadThrough: nothing}}, s.Members)
+	halted, err := d.Consumer(d.ctx(), l.c.ID)
+	require.NoError(t, err)
+	require.NotNil(t, halted.Halt)
+	require.Equal(t, []store.ConsumerStatus{{ID: l.c.ID, Build: l.c.Build, State: store.StateHalted, Halt: halted.Halt},
+		{ID: second.ID, Build: second.Build, State: store.StateRunning}}, s.Consumers)
+
+	s = d.survey(second.Build, l.c.Build)
+	require.Len(t, s.Owners, 2)
+	require.Len(t, s.Owners[second.Build], 256)
+	require.Equal(t, store.Ownership{Partition: 255, InstanceID: "b", Generation: 1}, s.Owners[second.Build][255])
+	require.Empty(t, d.survey().Owners)
+}
+
+func memberSurveyEmpty(t *testing.T, d *db) {
+	s := d.survey(1, 2)
+	require.Empty(t, s.Instances)
+	require.Empty(t, s.Members)
+	require.Empty(t, s.Consumers)
+	require.Empty(t, s.Owners)
+}
+
+// Hosts come and go, enlist, claim and survey all at once: nobody fails, and
+// whoever owned something when it was looked at has joined before that.
+func memberSurveyMoving(t *testing.T, d *db) {
+	builds := []int64{d.subscribe(declare(t, "accounts", accounts()...)).Build, d.subscribe(declare(t, "other", declareOther()...)).Build}
+	const hosts, rounds = 4, 5
+	errs := make([]error, hosts)
+	var wg sync.WaitGroup
+	for h := range hosts {
+		wg.Go(func() {
+			errs[h] = func() error {
+				for r := range rounds {
+					id := fmt.Sprintf("%d/%d", h, r)
+					if err := d.Join(d.ctx(), store.Instance{ID: id, TTL: time.Hour}); err != nil {
+						return err
+					}
+					if err := d.Enlist(d.ctx(), id, enlistments(builds[:1+r%2])); err != nil {
+						return err
+					}
+					if _, err := d.Claim(d.ctx(), id, builds[0], []int{h, h + 1, h + 2}); err != nil {
+						return err
+					}
+					if _, err := d.Reap(d.ctx()); err != nil {
+						return err
+					}
+					s, err := d.Survey(d.ctx(), builds)
+					if err != nil {
+						return err
+					}
+					if !slices.ContainsFunc(s.Instances, func(i store.InstanceStatus) bool { return i.ID == id && i.Live }) {
+						return fmt.Errorf("%s is live and was not seen", id)
+					}
+					if !slices.ContainsFunc(s.Members, func(m store.Membership) bool { return m.InstanceID == id && m.Build == builds[0] }) {
+						return fmt.Errorf("%s is a member and was not seen", id)
+					}
+					if err := d.Heartbeat(d.ctx(), id); err != nil {
+						return err
+					}
+					if err := d.Leave(d.ctx(), id); err != nil {
+						return err
+					}
+				}
+				return nil
+			}()
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	require.Empty(t, d.survey().Members)
+	require.Empty(t, d.survey().Instances)
+	for _, o := range d.survey(builds[0]).Owners[builds[0]] {
+		require.Empty(t, o.InstanceID)
+	}
+}
