@@ -40,9 +40,9 @@ type Member struct {
 
 	failed int // heartbeats in a row; Run's own
 
-	mu     sync.Mutex
-	holder *Holder
-	ended  chan struct{} // closed when holder's instance is no longer
+	mu    sync.Mutex
+	id    string
+	ended chan struct{} // closed when that is an instance no longer
 }
 
 // Join records an instance. Run keeps it.
@@ -66,16 +66,15 @@ func (m *Member) join(ctx context.Context) error {
 	if m.ended != nil {
 		close(m.ended)
 	}
-	m.holder, m.ended = NewHolder(m.leases, id, m.cfg.Partitions), make(chan struct{})
+	m.id, m.ended = id, make(chan struct{})
 	return nil
 }
 
 // Holder claims for the current instance. Once ended is closed, that instance is
 // no longer, and neither is what it held.
 func (m *Member) Holder() (h *Holder, ended <-chan struct{}) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.holder, m.ended
+	id, ended := m.Instance()
+	return NewHolder(m.leases, id, m.cfg.Partitions), ended
 }
 
 // Instance is the id of the current instance. Once ended is closed, that is no
@@ -83,7 +82,7 @@ func (m *Member) Holder() (h *Holder, ended <-chan struct{}) {
 func (m *Member) Instance() (id string, ended <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.holder.Instance(), m.ended
+	return m.id, m.ended
 }
 
 // Doubt has the next heartbeat sent at once: somebody was told that the instance
@@ -112,8 +111,8 @@ func (m *Member) Run(ctx context.Context) {
 func (m *Member) beat(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, m.cfg.TTL/3)
 	defer cancel()
-	h, _ := m.Holder()
-	err := m.leases.Heartbeat(call, h.Instance())
+	was, _ := m.Instance()
+	err := m.leases.Heartbeat(call, was)
 	removed := errors.Is(err, store.ErrNotFound)
 	if removed {
 		err = m.join(call)
@@ -132,9 +131,9 @@ func (m *Member) beat(ctx context.Context) {
 		}
 		m.failed = 0
 		if removed {
-			now, _ := m.Holder()
+			now, _ := m.Instance()
 			m.log.Warn("the instance was silent for longer than its TTL and was removed: the host joined again, and claims its partitions anew",
-				"was", h.Instance(), "is", now.Instance(), "ttl", m.cfg.TTL)
+				"was", was, "is", now, "ttl", m.cfg.TTL)
 		}
 	}
 }
@@ -142,6 +141,6 @@ func (m *Member) beat(ctx context.Context) {
 // Leave gives everything back and ends the instance, so that others need not
 // wait for the TTL. It comes after Run.
 func (m *Member) Leave(ctx context.Context) error {
-	h, _ := m.Holder()
-	return m.leases.Leave(ctx, h.Instance())
+	id, _ := m.Instance()
+	return m.leases.Leave(ctx, id)
 }
