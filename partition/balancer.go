@@ -73,6 +73,7 @@ type Balancer struct {
 	survey     store.Survey       // the latest
 	surveyedAt time.Time
 	targets    map[int64][]string   // by that survey
+	live       map[string]bool      // instances, by that survey
 	members    map[int64][]string   // live ones, by that survey
 	lapsed     map[string]time.Time // since when
 	err        error
@@ -372,7 +373,7 @@ func (b *Balancer) digest(number int64, builds []int64, survey store.Survey, tar
 	for _, i := range survey.Instances {
 		live[i.ID] = i.Live
 	}
-	b.members = make(map[int64][]string)
+	b.live, b.members = live, make(map[int64][]string)
 	var mine []store.Enlistment
 	for _, m := range survey.Members {
 		if live[m.InstanceID] {

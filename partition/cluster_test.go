@@ -104,10 +104,6 @@ func (c *cluster) live(id string) bool {
 	return i != nil && !i.expires.Before(c.now()) && !i.expires.After(c.now().Add(2*i.TTL))
 }
 
-func (c *cluster) isMember(id string, build int64) bool {
-	return slices.ContainsFunc(c.members[id], func(e store.Enlistment) bool { return e.Build == build })
-}
-
 func (c *cluster) reap() (n int) {
 	for id := range c.instances {
 		if !c.live(id) {
@@ -211,7 +207,7 @@ func (c *cluster) Claim(ctx context.Context, id string, build int64, partitions 
 		}
 		for _, p := range slices.Sorted(slices.Values(partitions)) {
 			r := &c.owners[build][p]
-			if owner := r.InstanceID; owner != "" && owner != id && c.live(owner) && c.isMember(owner, build) {
+			if owner := r.InstanceID; owner != "" && owner != id && c.live(owner) {
 				continue
 			}
 			if owner := r.InstanceID; owner == id && c.mutant == keepsRows {

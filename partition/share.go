@@ -157,8 +157,8 @@ func (s *Share) take(p int) string {
 		return WhyReleased
 	case owner.InstanceID == s.b.instance:
 		return WhyReclaimed
-	case s.crew[owner.InstanceID]:
-		return "" // it hands it back
+	case s.b.live[owner.InstanceID]:
+		return "" // it hands it back, also if it is no member any more
 	case lapsed:
 		return WhyLapsed
 	}
