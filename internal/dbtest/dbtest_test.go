@@ -316,6 +316,17 @@ func TestProxyCutsAfterBytesOnCommandAndHolds(t *testing.T) {
 	_, err = io.ReadFull(conn, answer)
 	require.NoError(t, err)
 
+	proxy.HoldAt(ToServer, 2)
+	conn.Write(message)
+	_, err = io.ReadFull(conn, answer)
+	require.NoError(t, err)
+	require.False(t, proxy.Held())
+	conn.Write(message)
+	require.Eventually(t, proxy.Held, patience, time.Millisecond)
+	proxy.Release()
+	_, err = io.ReadFull(conn, answer)
+	require.NoError(t, err)
+
 	proxy.Cut()
 	_, err = conn.Read(answer)
 	require.Error(t, err)

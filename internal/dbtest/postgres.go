@@ -2,6 +2,7 @@ package dbtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -113,10 +114,24 @@ func initPostgres(k *keeper, initdb string) error {
 	words := []string{initdb, "-D", k.dir + "/data", "-U", "postgres", "--auth=trust", "-E", "UTF8", "--no-locale", "--no-sync", "--no-instructions"}
 	if major(initdb) >= 15 {
 		if k.do(command(append(words, "--locale-provider=icu", "--icu-locale=en-US")...)) == nil {
-			return nil
+			return trustAll(k)
 		}
 	}
-	return k.do(command(words...))
+	if err := k.do(command(words...)); err != nil {
+		return err
+	}
+	return trustAll(k)
+}
+
+// trustAll lets in whoever reaches it, which is this machine, unless a test has
+// it listen elsewhere.
+func trustAll(k *keeper) error {
+	f, err := os.OpenFile(filepath.Join(k.dir, "data", "pg_hba.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString("host all all all trust\n")
+	return errors.Join(err, f.Close())
 }
 
 // major is the first number a program tells of its version, 0 if it tells none.

@@ -44,6 +44,7 @@ type Proxy struct {
 	// Armed: what is left until the cut. Bytes and messages count together
 	// for all connections from the time they are armed.
 	messages, bytes [2]int64 // 0: not armed
+	holds           [2]int64
 	held            chan struct{}
 }
 
@@ -128,11 +129,11 @@ func (p *Proxy) CutAfter(d Direction, n int) {
 	p.bytes[d] = int64(n)
 }
 
-// Disarm forgets a CutAt or CutAfter that has not happened yet.
+// Disarm forgets a CutAt, CutAfter or HoldAt that has not happened yet.
 func (p *Proxy) Disarm() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.messages, p.bytes = [2]int64{}, [2]int64{}
+	p.messages, p.bytes, p.holds = [2]int64{}, [2]int64{}, [2]int64{}
 }
 
 // Cuts is how often connections were cut at a message or byte.
@@ -147,9 +148,28 @@ func (p *Proxy) Cuts() int {
 func (p *Proxy) Hold() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.hold()
+}
+
+func (p *Proxy) hold() {
 	if p.held == nil {
 		p.held = make(chan struct{})
 	}
+}
+
+// HoldAt is a Hold that begins with the n-th message, from 1, that any connection
+// sends in a direction from now on. Held tells whether it has begun.
+func (p *Proxy) HoldAt(d Direction, n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.holds[d] = int64(n)
+}
+
+// Held tells whether everything is kept back.
+func (p *Proxy) Held() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.held != nil
 }
 
 // Release ends a Hold.
@@ -244,6 +264,11 @@ func (p *Proxy) pass(l *link, d Direction, from, to net.Conn) {
 // forward passes a piece of a message on, or cuts.
 func (p *Proxy) forward(d Direction, to io.Writer, piece []byte, begins bool) bool {
 	p.mu.Lock()
+	if begins && p.holds[d] > 0 {
+		if p.holds[d]--; p.holds[d] == 0 {
+			p.hold()
+		}
+	}
 	for held := p.held; held != nil; held = p.held {
 		p.mu.Unlock()
 		<-held

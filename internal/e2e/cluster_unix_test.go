@@ -15,6 +15,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -102,7 +103,8 @@ func (c *cluster) kill() {
 // supervisor does, while it is wanted.
 type member struct {
 	*site
-	proxy *dbtest.Proxy
+	proxy  *dbtest.Proxy
+	hidden bool // nobody reaches its host
 
 	mu      sync.Mutex
 	wanted  bool
@@ -141,7 +143,9 @@ func (m *member) keep() {
 		select {
 		case url := <-h.serving:
 			m.mu.Lock()
-			m.url = url
+			if !m.hidden {
+				m.url = url
+			}
 			m.mu.Unlock()
 			err = <-h.ended
 		case err = <-h.ended:
@@ -269,14 +273,15 @@ func (c *cluster) wait(what string, missing func() string) {
 	}
 }
 
-// caughtUp waits until every consumer has applied everything, as some host says.
-func (c *cluster) caughtUp() {
+// caughtUp waits until every consumer has applied everything, as some host says,
+// and none of those that are not asked.
+func (c *cluster) caughtUp(but ...*member) {
 	c.t.Helper()
 	for _, name := range c.consumers {
 		c.wait(name+" has caught up", func() (why string) {
 			for i, m := range c.members {
 				h := m.serves()
-				if h == nil {
+				if h == nil || slices.Contains(but, m) {
 					continue
 				}
 				a, ok := h.call("GET", fmt.Sprintf("/v1/read-models/%s?limit=1&min_position=%d&wait=1s", name, h.end()), "")
@@ -335,38 +340,48 @@ func newFeeder(c *cluster, random *rand.Rand, lines iter.Seq2[oracle.Event, []by
 	return f
 }
 
-// feed appends up to n lines and returns when they are acknowledged, by whatever
-// host that takes. It is false where there are no more lines.
-func (f *feeder) feed(n int) bool {
-	var chunk bytes.Buffer
-	lines := 0
-	for ; lines < n; lines++ {
+// chunk is lines that are appended together.
+type chunk struct {
+	text  []byte
+	lines int
+}
+
+// take gives the next lines.
+func (f *feeder) take(n int) (c chunk) {
+	for ; c.lines < n; c.lines++ {
 		e, line, ok := f.next()
 		if !ok {
+			f.c.t.Error("no more lines")
 			break
 		}
 		if err := f.fold.Add(e); err != nil {
 			f.c.t.Error(err)
-			return false
+			break
 		}
-		chunk.Write(line)
+		c.text = append(c.text, line...)
 	}
-	for lines > 0 {
+	return c
+}
+
+// push appends a chunk by way of whatever host takes it, and of none of some. It
+// returns when it is acknowledged.
+func (f *feeder) push(c chunk, but ...*member) bool {
+	for !f.c.t.Failed() {
 		m := f.c.members[f.random.IntN(len(f.c.members))]
-		if h := m.serves(); h != nil {
+		if h := m.serves(); h != nil && !slices.Contains(but, m) {
 			f.attempts++
-			if f.send(h, chunk.Bytes()) {
-				f.lines += lines
+			if f.send(h, c.text) {
+				f.lines += c.lines
 				return true
 			}
-		}
-		if f.c.t.Failed() {
-			return false
 		}
 		time.Sleep(5 * time.Millisecond) // before another host is asked
 	}
 	return false
 }
+
+// feed takes lines and pushes them.
+func (f *feeder) feed(n int) bool { return f.push(f.take(n)) }
 
 // send reports whether the host acknowledged the lines: one that is killed,
 // frozen or cut off does not.

@@ -102,7 +102,7 @@ func thawUntil(t *testing.T, v server, binary string, enough func(rounds, twice 
 	// There is little to do but in the guest: a host that loses its connection in
 	// the middle of a statement, because the server or its own clock ended that
 	// meanwhile, knows that it has to look anew.
-	c := newCluster(t, v, v.dsn(t), plan{places: 3, ledgers: true, spin: 500_000, config: strings.Replace(clusterConfig, "lanes = 2", "lanes = 1", 1)})
+	c := newCluster(t, v, v.dsn(t), plan{places: 3, ledgers: true, spin: 50_000, config: strings.Replace(clusterConfig, "lanes = 2", "lanes = 1", 1)})
 	for _, m := range c.members {
 		m.binary = binary
 	}

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -58,6 +59,8 @@ type site struct {
 	dsn    string
 	prefix string // of its read models
 	binary string // that its hosts run; "": the program
+	// wrapper is a command that runs its hosts, which must not fork.
+	wrapper []string
 }
 
 // newSite makes a folder whose config runs the loans plugin; more is TOML put
@@ -145,7 +148,8 @@ func (s *site) start(args ...string) *host {
 // launch runs a host without waiting for it.
 func (s *site) launch(args ...string) *host {
 	s.t.Helper()
-	h := &host{t: s.t, cmd: exec.Command(cmp.Or(s.binary, program), append([]string{"run"}, args...)...), serving: make(chan string, 1), ended: make(chan error, 1)}
+	command := slices.Concat(s.wrapper, []string{cmp.Or(s.binary, program), "run"}, args)
+	h := &host{t: s.t, cmd: exec.Command(command[0], command[1:]...), serving: make(chan string, 1), ended: make(chan error, 1)}
 	h.cmd.Dir = s.dir
 	out, in, err := os.Pipe()
 	require.NoError(s.t, err)
