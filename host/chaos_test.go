@@ -180,9 +180,10 @@ func manyFaults(t *testing.T, random *rand.Rand) {
 	const parts = 8
 	path := filepath.Join(t.TempDir(), "p.db")
 	open := func() *sqlite.Store {
-		// Nothing of this depends on what the wall clock says: it jumps.
+		// The wall clock jumps from one life to the next.
+		jump := time.Duration(rand.IntN(100)-50) * time.Hour
 		inner, err := sqlite.Open(t.Context(), sqlite.Options{DSN: path, Partitions: parts,
-			Now: func() time.Time { return time.Now().Add(time.Duration(rand.IntN(100)-50) * time.Hour) }})
+			Now: func() time.Time { return time.Now().Add(jump) }})
 		require.NoError(t, err)
 		return inner
 	}

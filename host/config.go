@@ -18,6 +18,9 @@ type Config struct {
 	// 3 s.
 	InstanceTTL time.Duration
 	Heartbeat   time.Duration
+	// Rebalance is the time between two looks at who owns which partition. Default
+	// 5 s.
+	Rebalance time.Duration
 
 	// Lanes is how many lanes apply the partitions of one consumer in
 	// parallel. Single-owner consumers have one whatever is said here.
@@ -83,6 +86,7 @@ func DefaultConfig() Config {
 	return Config{
 		InstanceTTL:     15 * time.Second,
 		Heartbeat:       3 * time.Second,
+		Rebalance:       5 * time.Second,
 		BatchMax:        20_000,
 		BatchRows:       5000,
 		BatchBytes:      8 << 20,
@@ -136,6 +140,7 @@ func (c Config) Validate() error {
 	positive("shutdown_timeout", int64(c.ShutdownTimeout))
 	positive("release_timeout", int64(c.ReleaseTimeout))
 	positive("heartbeat", int64(c.Heartbeat))
+	positive("rebalance", int64(c.Rebalance))
 	if c.InstanceTTL < 3*c.Heartbeat {
 		errs = append(errs, fmt.Errorf("instance_ttl must be at least three heartbeats of %s, it is %s", c.Heartbeat, c.InstanceTTL))
 	}

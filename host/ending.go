@@ -12,10 +12,14 @@ import (
 
 // Reasons for the end of work, told by contexts.
 var (
-	errShutdown = errors.New("the host is stopping")
-	errEnding   = errors.New("the consumer's session ends")
-	errOrphan   = errors.New("the host's instance was removed: its partitions are claimed anew")
-	errTooLong  = errors.New("the host was told to stop and its batches took too long to commit")
+	errShutdown  = errors.New("the host is stopping")
+	errEnding    = errors.New("the consumer's session ends")
+	errHalted    = errors.New("the consumer is halted")
+	errMoved     = errors.New("partitions of the session are due to another host")
+	errJoined    = errors.New("the session goes on as one with another")
+	errLeaseLost = errors.New("a lease of the session was lost: its partitions are claimed anew")
+	errOrphan    = errors.New("the host's instance was removed: its partitions are claimed anew")
+	errTooLong   = errors.New("the batches in hand took too long to commit")
 )
 
 // after is what follows when a session has ended; of several feeds and lanes
@@ -79,7 +83,8 @@ func endingOf(c *consumer, err error) ending {
 		// No error of unknown kind: it may go on for as long as others want the
 		// same partitions.
 		e.after, e.err = lost, &store.TransientError{Op: "apply " + c.id.String(), Err: err}
-	case err == nil, errors.Is(err, errEnding), errors.Is(err, lane.ErrClosed):
+	case err == nil, errors.Is(err, errEnding), errors.Is(err, lane.ErrClosed),
+		errors.Is(err, errLeaseLost), errors.Is(err, errTooLong):
 		e.err = nil
 	default:
 		e.after = failed

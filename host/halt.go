@@ -5,42 +5,83 @@ import (
 	"errors"
 	"time"
 
+	"github.com/projhost/projhost/partition"
 	"github.com/projhost/projhost/store"
 )
 
-// halted records that a message stopped the consumer. It is false if the lease
-// is gone: then it is somebody else's to decide.
-func (c *consumer) halted(stop context.Context, h store.Halt) bool {
+// halt stops the consumer for a message, here and, once it is recorded, on every
+// host. If the lease is gone it is somebody else's to decide.
+func (w *crew) halt(stop context.Context, h store.Halt) {
+	c := w.c
+	for _, s := range w.sessions {
+		s.end(errHalted)
+	}
 	if h.AtUS == 0 {
 		h.AtUS = time.Now().UnixMicro()
 	}
 	c.log.Error("consumer halted: the message and everything behind it wait for a restart or a new module",
 		"reason", h.Reason, "code", h.Code, "message", h.Message, "topic", h.Topic, "position", h.Position,
 		"partition", h.Partition, "key", h.Key, "event_type", h.EventType, "event_id", h.EventID, "digest", h.Digest)
-	c.setState(StateHalted, &h)
+	c.setState(StateHalted, "", &h)
+	c.settled = false
 	if m := c.host.metrics; m != nil {
 		m.Halted(c.id.String(), h.Reason)
 	}
-	c.mu.Lock()
-	leases := c.leases
-	c.mu.Unlock()
-	if leases == nil {
-		return true
+	lease, held := c.anyLease(h.Partition)
+	if !held {
+		return
 	}
 	loop := c.host.policy().NewLoop(nil)
 	for {
-		err := c.host.deps.Store.Halt(context.WithoutCancel(stop), c.id, leases[h.Partition], h)
+		err := c.host.deps.Store.Halt(context.WithoutCancel(stop), c.id, lease, h)
 		switch {
 		case err == nil:
-			return true
+			c.settled, c.knownAt = true, time.Now()
+			return
 		case errors.Is(err, store.ErrFenced):
 			c.log.Warn("the halt is not recorded: the lease is gone")
-			c.setState(StateRunning, nil)
-			return false
+			c.setState(StateRunning, "", nil)
+			return
 		}
 		c.log.Warn("the halt is not recorded yet", "error", err)
 		if err := loop.Again(stop, err); err != nil {
-			return true
+			return
 		}
+	}
+}
+
+// anyLease is a lease of the consumer, that of a partition if it is held here: a
+// message whose keys cannot be told has none of its own.
+func (c *consumer) anyLease(partition int) (store.Lease, bool) {
+	for i := range c.host.partitions {
+		if lease, held := c.share.Lease((partition + i) % c.host.partitions); held {
+			return lease, true
+		}
+	}
+	return store.Lease{}, false
+}
+
+// heed takes over what became of the consumer on other hosts: halted there it
+// stops here too, and goes on when somebody has cleared that. What was looked up
+// before this host's own latest word says nothing new.
+func (c *consumer) heed(o partition.Orders) {
+	if !o.At.After(c.knownAt) || o.Consumer.State == "" {
+		return
+	}
+	c.mu.Lock()
+	mine := c.halt
+	c.mu.Unlock()
+	recorded := o.Consumer.Halt
+	switch halted := o.Consumer.State == store.StateHalted; {
+	case halted && recorded != nil && (mine == nil || *mine != *recorded):
+		if mine == nil {
+			c.log.Warn("consumer is halted by another host", "reason", recorded.Reason, "message", recorded.Message,
+				"topic", recorded.Topic, "position", recorded.Position)
+		}
+		c.settled = true
+		c.setState(StateHalted, "", recorded)
+	case !halted && mine != nil && c.settled:
+		c.log.Info("the halt was cleared: the message is tried again")
+		c.setState(StateStarting, "", nil)
 	}
 }

@@ -41,10 +41,10 @@ type Host struct {
 	// Set by Run before anything reads them.
 	partitions int // N
 	sources    map[string]*reader.Source
-	others     *others
 
 	mu        sync.Mutex
-	member    *partition.Member // nil before it has joined
+	member    *partition.Member   // nil before it has joined
+	balancer  *partition.Balancer // likewise
 	running   bool
 	startedUS int64
 }
@@ -63,7 +63,7 @@ func New(deps Deps, cfg Config) (*Host, error) {
 	if deps.Log == nil {
 		deps.Log = hclog.NewNullLogger()
 	}
-	h := &Host{deps: deps, cfg: cfg, log: deps.Log.Named("host"), others: &others{leases: deps.Store}}
+	h := &Host{deps: deps, cfg: cfg, log: deps.Log.Named("host")}
 	var problems []error
 	names := make(map[string]bool)
 	owners := make(map[store.ConsumerID]string)
@@ -133,7 +133,7 @@ func (h *Host) consumer(p *pluginState, index int) (*consumer, error) {
 	}
 	c.singleOwner = declared.Distribution == abi.SingleOwner || p.Consumers[declared.Name].SingleOwner
 	c.log = h.deps.Log.Named("consumer").With("plugin", p.Name, "consumer", c.id.String())
-	c.setState(StateStarting, nil)
+	c.setState(StateStarting, "", nil)
 	return c, nil
 }
 
@@ -171,7 +171,7 @@ func (h *Host) run(ctx context.Context) error {
 	}
 	h.partitions = info.Partitions
 	member, err := partition.Join(ctx, h.deps.Store, partition.MemberConfig{
-		HostName: h.cfg.HostName, TTL: h.cfg.InstanceTTL, Heartbeat: h.cfg.Heartbeat, Partitions: info.Partitions,
+		HostName: h.cfg.HostName, TTL: h.cfg.InstanceTTL, Heartbeat: h.cfg.Heartbeat,
 	}, h.log)
 	if err != nil {
 		return err
@@ -186,19 +186,30 @@ func (h *Host) run(ctx context.Context) error {
 	heart.Go(func() { member.Run(alive) })
 	defer heart.Wait()
 	defer die()
+	balancer := partition.NewBalancer(h.deps.Store, member, partition.BalancerConfig{
+		Partitions: info.Partitions, Rebalance: h.cfg.Rebalance, Hasty: min(hasty, h.cfg.Rebalance),
+	}, h.log)
+	h.mu.Lock()
+	h.balancer = balancer
+	h.mu.Unlock()
 	if err := h.subscribe(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to stop while it started
 		}
 		return err
 	}
+	heart.Go(func() { balancer.Run(alive) })
 	h.log.Info("started", "instance", h.instance(), "partitions", info.Partitions, "plugins", len(h.plugins), "consumers", len(h.consumers))
 	h.apply(ctx)
 	return nil
 }
 
-// subscribe records all consumers. One whose declaration is not the stored
-// one's halts and leaves the others alone; anything else stops the start.
+// hasty is the time between two looks at who owns what while partitions wait for
+// this host to take them.
+const hasty = 250 * time.Millisecond
+
+// subscribe records all consumers. One whose declaration is not the stored one's
+// stays out and leaves the others alone; anything else stops the start.
 func (h *Host) subscribe(ctx context.Context) error {
 	h.sources = make(map[string]*reader.Source)
 	for _, c := range h.consumers {
@@ -214,16 +225,16 @@ func (h *Host) subscribe(ctx context.Context) error {
 				RingBytes: h.cfg.RingBytes, Poll: h.cfg.Poll,
 			})
 		}
-		err := c.subscribe(ctx)
-		var changed *store.DeclarationError
-		switch {
-		case errors.As(err, &changed):
-			c.halted(ctx, store.Halt{
-				Reason: store.HaltDeclarationChanged, Digest: c.plugin.Module.Digest(),
-				Message: err.Error() + ": run the earlier module, or give the consumer another name",
-			})
+		c.mu.Lock()
+		c.at = make([]*session, h.partitions)
+		c.mu.Unlock()
+		switch err := c.subscribe(ctx); {
+		case errors.As(err, &c.differs):
+			c.setState(StatePending, c.differs.Error(), nil)
 		case err != nil:
 			return err
+		default:
+			c.enlist()
 		}
 	}
 	return nil
@@ -242,9 +253,6 @@ func (h *Host) apply(ctx context.Context) {
 		sources.Go(func() { s.Run(reading) })
 	}
 	for _, c := range h.consumers {
-		if c.isHalted() {
-			continue
-		}
 		consumers.Go(func() { c.run(work, stop) })
 	}
 	h.setRunning(true)
@@ -277,8 +285,8 @@ func (h *Host) instance() string {
 	if member == nil {
 		return ""
 	}
-	holder, _ := member.Holder()
-	return holder.Instance()
+	id, _ := member.Instance()
+	return id
 }
 
 func (h *Host) setRunning(running bool) {

@@ -730,6 +730,10 @@ func TestDeclarationChangedAndMissingHistory(t *testing.T) {
 		changed.manifest.Consumers[0].Tables[0].Columns = append(changed.manifest.Consumers[0].Tables[0].Columns, abi.Column{Name: "new", Kind: abi.ColumnInt})
 		h = start(t, st, nil, changed, counter("late"))
 		synctest.Wait()
+		s := status(t, h, "c")
+		require.Equal(t, host.StatePending, s.State)
+		require.Contains(t, s.Reason, "tables")
+		time.Sleep(time.Minute) // virtual time: nobody else runs it either
 		require.Equal(t, store.HaltDeclarationChanged, status(t, h, "c").Halt.Reason)
 		require.Equal(t, store.HaltMissingHistory, status(t, h, "late").Halt.Reason)
 		require.NoError(t, h.stop())

@@ -3,18 +3,22 @@ package host
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/projhost/projhost/abi"
 	"github.com/projhost/projhost/host/metrics"
+	"github.com/projhost/projhost/partition"
 	"github.com/projhost/projhost/store"
 )
 
-// stuck is how long a consumer may be retrying before the host is not ready.
-const stuck = 10 * time.Second
+// retryingMax is how long a consumer may be retrying before the host is not ready.
+const retryingMax = 10 * time.Second
 
 // Ready reports whether every consumer is running (or halted and saying so, or
-// waiting for a host that runs it), with the reasons if not.
+// run by other hosts), with the reasons if not. What a consumer has here has to
+// move while messages wait.
 func (h *Host) Ready() (bool, []string) {
 	h.mu.Lock()
 	running := h.running
@@ -25,13 +29,15 @@ func (h *Host) Ready() (bool, []string) {
 	var reasons []string
 	for _, c := range h.consumers {
 		c.mu.Lock()
-		state, since, reason := c.state, c.retryingSince, c.reason()
+		state, since, reason, stuck := c.state, c.retryingSince, c.reason(), c.stuck
 		c.mu.Unlock()
 		switch {
 		case state == StateStarting:
 			reasons = append(reasons, fmt.Sprintf("%s is starting", c.id))
-		case reason != "" && time.Since(since) >= stuck:
+		case reason != "" && time.Since(since) >= retryingMax:
 			reasons = append(reasons, fmt.Sprintf("%s has been retrying since %s: %s", c.id, since.UTC().Format(time.RFC3339), reason))
+		case len(stuck) > 0:
+			reasons = append(reasons, fmt.Sprintf("%s does not move though messages wait, in partitions %v", c.id, stuck))
 		}
 	}
 	return len(reasons) == 0, reasons
@@ -60,9 +66,11 @@ func (h *Host) Status(ctx context.Context) (Status, error) {
 	for _, t := range topics {
 		ends[t.Name] = t.HighWaterMark
 	}
+	view := h.view()
 	for _, c := range h.consumers {
-		s.Consumers = append(s.Consumers, c.status(ends))
+		s.Consumers = append(s.Consumers, c.status(ends, view, c.saved(ctx)))
 	}
+	s.Moves, s.Claims = view.Moves, view.Counts
 	for _, k := range known {
 		if h.find(k.ID) == nil {
 			s.Consumers = append(s.Consumers, ConsumerStatus{
@@ -97,48 +105,146 @@ func (c *consumer) reason() string {
 	return ""
 }
 
-func (c *consumer) status(ends map[string]int64) ConsumerStatus {
+// saved is the checkpoints of a consumer of which other hosts have partitions, nil
+// where there are none or they cannot be read: the rest is worth telling.
+func (c *consumer) saved(ctx context.Context) []store.Checkpoint {
+	c.mu.Lock()
+	build := c.stored.Build
+	c.mu.Unlock()
+	if build == 0 || !slices.Contains(c.placed(), nil) {
+		return nil
+	}
+	list, err := c.host.deps.Store.Checkpoints(ctx, build)
+	if err != nil {
+		c.log.Debug("checkpoints of other hosts cannot be read", "error", err)
+	}
+	return list
+}
+
+// status tells what the consumer is doing: by what is known here of the partitions
+// this host has, by checkpoints and the latest look of the others.
+func (c *consumer) status(ends map[string]int64, view partition.View, saved []store.Checkpoint) ConsumerStatus {
 	c.mu.Lock()
 	s := ConsumerStatus{
-		ID: c.id, State: c.state, SinceUS: c.sinceUS, Halt: c.halt, Reason: c.reason(),
-		Epoch: c.stored.Epoch, Build: c.stored.Build,
+		ID: c.id, State: c.state, SinceUS: c.sinceUS, Halt: c.halt, Reason: c.why,
+		Epoch: c.stored.Epoch, Build: c.stored.Build, Stuck: c.stuck, Fenced: c.fenced,
 		Plugin: c.plugin.Name, Digest: c.plugin.Module.Digest(), Distribution: abi.Spread,
 	}
-	session := c.session
-	if s.Reason != "" && s.State != StateHalted {
-		s.State, s.SinceUS = StateRetrying, c.retryingSince.UnixMicro()
-	}
-	if s.State == StateWaiting {
-		s.Reason = c.waiting
+	if reason := c.reason(); reason != "" && s.State != StateHalted {
+		s.State, s.SinceUS, s.Reason = StateRetrying, c.retryingSince.UnixMicro(), reason
 	}
 	c.mu.Unlock()
 	if c.singleOwner {
 		s.Distribution = abi.SingleOwner
 	}
-	if session == nil {
-		return s
-	}
-	for t, topic := range c.topics {
-		at := ConsumerTopic{Topic: topic, End: ends[topic], Applied: session.lowest(t)}
-		for _, p := range session.partitions {
-			at.Partitions = append(at.Partitions, PartitionStatus{
-				Partition: p, Generation: session.leases[p].Generation, ReadThrough: session.applied(t, p),
-				Checkpoint: session.lanes[session.lane[p]].Checkpoint(t, p),
-			})
+	var share partition.ShareView
+	for _, other := range view.Shares {
+		if other.Build == s.Build {
+			share = other
 		}
-		s.Lag += max(0, at.End-at.Applied)
+	}
+	s.Orphans, s.Unowned = share.Orphans, share.Unowned
+	if s.State == StateWaiting {
+		s.Reason = elsewhere(view, share)
+	}
+	placed := c.placed()
+	for t, topic := range c.topics {
+		at := ConsumerTopic{Topic: topic, End: ends[topic]}
+		known := make(map[int]int64)
+		for _, ck := range saved {
+			if ck.Topic == topic {
+				known[ck.Partition] = ck.Position
+			}
+		}
+		for p, session := range placed {
+			one := PartitionStatus{Partition: p}
+			if p < len(share.Last) {
+				one.Owner, one.Generation, one.Move = share.Owners[p].InstanceID, share.Owners[p].Generation, share.Last[p]
+			}
+			if session != nil {
+				one.Owner, one.Generation = session.instance, session.leases[p].Generation
+				one.ReadThrough, one.Checkpoint = session.applied(t, p), session.lanes[session.lane[p]].Checkpoint(t, p)
+			} else if position, ok := known[p]; ok {
+				if one.Owner == view.InstanceID {
+					one.Owner = "" // handed back since that look
+				}
+				one.Checkpoint = position
+				one.ReadThrough = max(one.Checkpoint, share.ReadThrough[one.Owner][topic])
+			} else {
+				continue
+			}
+			one.Lag = max(0, at.End-one.ReadThrough)
+			if len(at.Partitions) == 0 || one.ReadThrough < at.Applied {
+				at.Applied = one.ReadThrough
+			}
+			at.Partitions = append(at.Partitions, one)
+			if t == 0 && session != nil {
+				s.Owned++
+			}
+		}
+		if len(at.Partitions) > 0 {
+			s.Lag += max(0, at.End-at.Applied)
+		}
 		s.Topics = append(s.Topics, at)
 	}
-	for i, l := range session.lanes {
-		stats := l.Stats()
-		s.Lanes = append(s.Lanes, LaneStatus{
-			Partitions:    len(session.partitionsOf(i)),
-			QueueMessages: stats.QueueMessages, QueueBytes: int64(stats.QueueBytes),
-			CacheRows: stats.CacheRows, CacheBytes: stats.CacheBytes,
-			Batches: stats.Batches, Messages: stats.Messages, LastBatch: stats.LastBatch,
-		})
+	for _, session := range sessions(placed) {
+		for i, l := range session.lanes {
+			stats := l.Stats()
+			s.Lanes = append(s.Lanes, LaneStatus{
+				Partitions:    len(session.partitionsOf(i)),
+				QueueMessages: stats.QueueMessages, QueueBytes: int64(stats.QueueBytes),
+				CacheRows: stats.CacheRows, CacheBytes: stats.CacheBytes,
+				Batches: stats.Batches, Messages: stats.Messages, LastBatch: stats.LastBatch,
+			})
+		}
 	}
 	return s
+}
+
+// view is the host's latest look at the cluster.
+func (h *Host) view() partition.View {
+	h.mu.Lock()
+	b := h.balancer
+	h.mu.Unlock()
+	if b == nil {
+		return partition.View{}
+	}
+	return b.View()
+}
+
+// elsewhere tells who has the partitions of a consumer that this host has none of.
+func elsewhere(view partition.View, share partition.ShareView) string {
+	held := make(map[string]int)
+	for _, o := range share.Owners {
+		held[o.InstanceID]++
+	}
+	var who []string
+	for _, i := range view.Instances {
+		n := held[i.ID]
+		if n == 0 || i.ID == view.InstanceID {
+			continue
+		}
+		until := "for ever"
+		if i.TTL > 0 {
+			until = "until " + time.UnixMicro(i.HeartbeatUS).Add(i.TTL).UTC().Format(time.RFC3339)
+		}
+		who = append(who, fmt.Sprintf("host %q (instance %s) has %d partitions and counts as running %s", i.HostName, i.ID, n, until))
+	}
+	if len(who) == 0 {
+		return "no partition is due to this host"
+	}
+	return strings.Join(who, "; ")
+}
+
+// sessions lists each of those once.
+func sessions(placed []*session) []*session {
+	var out []*session
+	for _, s := range placed {
+		if s != nil && !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
 }
 
 // sampleTimeout bounds what a look at the metrics may wait for the store.
@@ -181,14 +287,15 @@ func held(h *store.MarkHolder) time.Duration {
 func (h *Host) sample() metrics.Sample {
 	var s metrics.Sample
 	var ends map[string]int64
+	view := h.view()
 	s.Topics, ends = h.sampleTopics()
 	for _, c := range h.consumers {
-		st := c.status(ends)
-		m := metrics.Consumer{Name: c.id.String(), State: st.State, Lag: st.Lag}
-		c.mu.Lock()
-		session := c.session
-		c.mu.Unlock()
-		if session != nil {
+		st := c.status(ends, view, nil)
+		m := metrics.Consumer{
+			Name: c.id.String(), State: st.State, Lag: st.Lag, Owned: st.Owned,
+			Orphans: len(st.Orphans), Unowned: len(st.Unowned), Stuck: len(st.Stuck), Fenced: st.Fenced,
+		}
+		for _, session := range sessions(c.placed()) {
 			for _, l := range session.lanes {
 				stats := l.Stats()
 				m.CacheRows += stats.CacheRows
@@ -199,6 +306,12 @@ func (h *Host) sample() metrics.Sample {
 			}
 		}
 		s.Consumers = append(s.Consumers, m)
+	}
+	s.Claims, s.ClaimFailures, s.Refused = view.Claims, view.ClaimFailures, view.Refused
+	for _, i := range view.Instances {
+		if i.Live {
+			s.Instances++
+		}
 	}
 	for _, p := range h.plugins {
 		live, stats := p.guests.total()

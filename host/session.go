@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/projhost/projhost/abi"
 	"github.com/projhost/projhost/host/lane"
@@ -18,31 +19,44 @@ import (
 // partitions; none of them minds the others.
 type session struct {
 	c           *consumer
-	partitions  []int         // its own, rising
-	leases      []store.Lease // by partition, all N; those of its own
-	instance    string        // that holds them
-	incarnation uint64        // of the database, when the checkpoints were read
-	start       []int64       // by topic: the lowest checkpoint
-	initial     [][]int64     // by topic, by partition: the checkpoint
-	lane        []int         // by partition, all N: its place in lanes, or reader.NoLane
+	group       int             // of its crew
+	partitions  []int           // its own, rising
+	leases      []store.Lease   // by partition, all N; those of its own
+	instance    string          // that holds them
+	orphan      <-chan struct{} // closed when that is no longer
+	incarnation uint64          // of the database, when the checkpoints were read
+	start       []int64         // by topic: the lowest checkpoint
+	initial     [][]int64       // by topic, by partition: the checkpoint
+	lane        []int           // by partition, all N: its place in lanes, or reader.NoLane
 	lanes       []*lane.Lane
+
+	reporters []*reporter // guarded by the consumer's lock
+	ending    bool        // it was told to end; of the consumer's goroutine
+	stop      context.CancelCauseFunc
+	abort     context.CancelCauseFunc
+	late      *time.Timer
+	ended     ending // once it has
 }
 
-// open makes a session that begins at the checkpoints of its partitions. The
-// leases are held by the instance, and nobody else of this host uses them.
-func (c *consumer) open(ctx context.Context, instance string, leases []store.Lease) (*session, error) {
+// open makes a session that begins at the checkpoints of partitions that are
+// held.
+func (c *consumer) open(ctx context.Context, partitions []int) (*session, error) {
 	h := c.host
+	instance, orphan := h.member.Instance()
 	s := &session{
-		c: c, instance: instance, leases: make([]store.Lease, h.partitions), lane: make([]int, h.partitions),
+		c: c, partitions: slices.Sorted(slices.Values(partitions)), instance: instance, orphan: orphan,
+		leases: make([]store.Lease, h.partitions), lane: make([]int, h.partitions),
 		// Whatever is read from here on is of this incarnation or a later one, and
 		// a later one ends the session.
 		incarnation: h.deps.Store.Incarnation(),
 	}
-	for _, l := range leases {
-		s.partitions = append(s.partitions, l.Partition)
-		s.leases[l.Partition] = l
+	for _, p := range s.partitions {
+		lease, held := c.share.Lease(p)
+		if !held {
+			return nil, errOrphan
+		}
+		s.leases[p] = lease
 	}
-	slices.Sort(s.partitions)
 	// Read under the leases: nobody else moves them any more.
 	checkpoints, err := h.deps.Store.Checkpoints(ctx, c.stored.Build)
 	if err != nil {
@@ -59,11 +73,11 @@ func (c *consumer) open(ctx context.Context, instance string, leases []store.Lea
 			return nil, err
 		}
 	}
-	s.begin(checkpoints)
+	s.startAt(checkpoints)
 	s.deal(lane.Config{
 		Consumer: c.id, Declared: c.declared, Index: c.index,
 		Build: c.stored.Build, Epoch: stored.Epoch,
-		InstanceID: instance, Incarnation: s.incarnation, Digest: c.plugin.Module.Digest(),
+		InstanceID: s.instance, Incarnation: s.incarnation, Digest: c.plugin.Module.Digest(),
 		Topics: c.topics, Tables: c.stored.Tables, Empty: empty,
 		Start: s.start, Checkpoints: s.initial, Fence: -1,
 		Batch: h.cfg.Batch, BatchMax: h.cfg.BatchMax, BatchRows: h.cfg.BatchRows, BatchBytes: h.cfg.BatchBytes, BatchAge: h.cfg.BatchAge,
@@ -73,8 +87,8 @@ func (c *consumer) open(ctx context.Context, instance string, leases []store.Lea
 	return s, nil
 }
 
-// begin takes over the checkpoints.
-func (s *session) begin(checkpoints []store.Checkpoint) {
+// startAt takes over the checkpoints.
+func (s *session) startAt(checkpoints []store.Checkpoint) {
 	topics := s.c.topics
 	s.start, s.initial = make([]int64, len(topics)), make([][]int64, len(topics))
 	for t := range topics {
@@ -97,7 +111,7 @@ func (s *session) begin(checkpoints []store.Checkpoint) {
 func (s *session) deal(cfg lane.Config) {
 	c, h := s.c, s.c.host
 	n := h.cfg.lanes()
-	if c.singleOwner {
+	if c.together() {
 		n = 1
 	}
 	n = min(n, len(s.partitions))
@@ -116,7 +130,7 @@ func (s *session) deal(cfg lane.Config) {
 		cfg.Partitions, cfg.Careful = own[l], c.carefulWith(own[l], s.start)
 		log := c.log.With("lane", l)
 		s.lanes = append(s.lanes, lane.New(cfg, lane.Deps{
-			Store: h.deps.Store, Lease: func(p int) store.Lease { return s.leases[p] }, Observer: c, Log: log,
+			Store: h.deps.Store, Lease: func(p int) store.Lease { return s.leases[p] }, Observer: s, Log: log,
 			NewGuest: func(ctx context.Context) (lane.Guest, error) { return c.guests.make(ctx, c.plugin.Module, log) },
 		}))
 	}
@@ -143,10 +157,52 @@ func (s *session) progressed() bool {
 	return slices.ContainsFunc(s.lanes, func(l *lane.Lane) bool { return l.Stats().Batches > 0 })
 }
 
+// has tells whether a partition is one of its own.
+func (s *session) has(p int) bool { return s.lane[p] != reader.NoLane }
+
+// near tells whether another session is about as far: one of both would have
+// little to read again.
+func (s *session) near(other *session) bool {
+	if s.ending || other.ending {
+		return false
+	}
+	for t := range s.c.topics {
+		apart := s.lowest(t) - other.lowest(t)
+		if max(apart, -apart) > int64(s.c.host.cfg.PageMessages) {
+			return false
+		}
+	}
+	return true
+}
+
+// begin runs the session, and hands it over when it has ended.
+func (s *session) begin(ctx, stop context.Context, ends chan<- *session) {
+	ctx, s.abort = context.WithCancelCause(ctx)
+	stop, s.stop = context.WithCancelCause(stop)
+	go func() {
+		s.ended = s.run(ctx, stop)
+		s.stop(nil)
+		s.abort(nil)
+		ends <- s
+	}()
+}
+
+// end has the session end with the batches in hand, which have as long as they
+// have when the host stops.
+func (s *session) end(cause error) {
+	if s.ending {
+		return
+	}
+	s.ending = true
+	s.stop(cause)
+	s.late = time.AfterFunc(s.c.host.cfg.ShutdownTimeout, func() { s.abort(errTooLong) })
+}
+
 // run lets feeds and lanes work until all have ended. The first that ends ends
 // the others in order: feeds at once, lanes with the batch they have in hand, so
 // that one lane's failure costs the others nothing. An end of stop is such an
-// end; an end of ctx leaves the batches in hand where they are.
+// end; an end of ctx leaves the batches in hand where they are, and so does a
+// lost lease: whatever they would commit is refused.
 func (s *session) run(ctx, stop context.Context) ending {
 	feeding, stopFeeds := context.WithCancelCause(stop)
 	defer stopFeeds(nil)
@@ -175,9 +231,13 @@ func (s *session) run(ctx, stop context.Context) ending {
 		go func() { lanes <- laneEnd{i, l.Run(ctx)} }()
 	}
 
-	ended := ending{kept: true}
+	ended, orphan := ending{kept: true}, s.orphan
 	for running, feeding := len(s.lanes), len(s.c.topics); running > 0 || feeding > 0; {
 		select {
+		case <-orphan:
+			orphan = nil
+			ended.add(s.c, errOrphan)
+			s.abort(errOrphan)
 		case err := <-feeds:
 			feeding--
 			if stop.Err() == nil {
@@ -198,6 +258,9 @@ func (s *session) run(ctx, stop context.Context) ending {
 				continue // its queue was closed
 			}
 			ended.addLane(s.c, l.err, s.partitionsOf(l.lane))
+			if errors.Is(l.err, store.ErrFenced) {
+				s.abort(errLeaseLost)
+			}
 			end(true)
 		}
 	}
@@ -231,7 +294,7 @@ func (s *session) feed(ctx context.Context, t int) (err error) {
 		defer func() { err = errors.Join(err, k.close(context.WithoutCancel(ctx))) }()
 		cfg.Teller = k
 	}
-	again := c.host.policy().NewLoop(c.Reporter())
+	again := c.host.policy().NewLoop(s.Reporter())
 	feed, err := reader.NewFeed(c.host.sources[c.topics[t]], cfg,
 		func(ctx context.Context, l int, sl reader.Slice) error {
 			again.Done()
@@ -241,4 +304,30 @@ func (s *session) feed(ctx context.Context, t int) (err error) {
 		return err
 	}
 	return feed.Run(ctx, s.start[t])
+}
+
+// Reporter implements lane.Observer.
+func (s *session) Reporter() func(error) {
+	r := s.c.reporter()
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	s.reporters = append(s.reporters, r)
+	return r.report
+}
+
+// Progress implements lane.Observer.
+func (s *session) Progress() { s.c.progress() }
+
+// Called implements lane.Observer.
+func (s *session) Called(_ int, took time.Duration) {
+	if m := s.c.host.metrics; m != nil {
+		m.Called(s.c.id.String(), took)
+	}
+}
+
+// Committed implements lane.Observer.
+func (s *session) Committed(messages int, took time.Duration) {
+	if m := s.c.host.metrics; m != nil {
+		m.Committed(s.c.id.String(), messages, took)
+	}
 }

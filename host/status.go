@@ -1,6 +1,9 @@
 package host
 
-import "github.com/projhost/projhost/store"
+import (
+	"github.com/projhost/projhost/partition"
+	"github.com/projhost/projhost/store"
+)
 
 // Status is what the host is doing, at one moment.
 type Status struct {
@@ -10,15 +13,19 @@ type Status struct {
 	Instances  []store.InstanceStatus // that the database knows, this host among them
 	Consumers  []ConsumerStatus       // those this host runs, then those only the store knows
 	Plugins    []PluginStatus
+	Moves      []partition.Move // the latest partitions that changed hands, in order
+	Claims     partition.Counts
 }
 
 // What a consumer is doing on this host.
 const (
 	StateStarting   = "starting"
 	StateRunning    = "running"
-	StateWaiting    = "waiting"  // another host holds the partitions; Reason says which
-	StateRetrying   = "retrying" // a transient failure is tried again; Reason says which
-	StateHalted     = "halted"   // Halt says why and where
+	StateWaiting    = "waiting"             // other hosts have the partitions; Reason says which
+	StateWithdrawn  = "withdrawn"           // others are to run it, Reason says why; this host tries again later
+	StatePending    = "declaration_pending" // the stored declaration differs; Reason says how
+	StateRetrying   = "retrying"            // a transient failure is tried again; Reason says which
+	StateHalted     = "halted"              // Halt says why and where
 	StateStopped    = "stopped"
 	StateNotRunning = "not_running" // recorded in the store, no loaded plugin declares it
 )
@@ -35,13 +42,19 @@ type ConsumerStatus struct {
 	Plugin       string
 	Digest       string
 	Distribution string
-	Lag          int64 // positions between the ends of its topics and what is applied everywhere
+	Lag          int64  // positions between the ends of its topics and what is applied everywhere
+	Owned        int    // partitions this host has
+	Orphans      []int  // partitions that no host may have
+	Unowned      []int  // partitions that no live host has, though one may
+	Stuck        []int  // own partitions that do not move though messages wait
+	Fenced       uint64 // times a lease was found lost
 	Topics       []ConsumerTopic
 	Lanes        []LaneStatus
 }
 
-// ConsumerTopic is how far a consumer is in one topic. Applied is the lowest
-// read-through of all partitions: everything up to it is applied and committed.
+// ConsumerTopic is how far a consumer is in one topic, on all hosts. Applied is
+// the lowest read-through of all partitions: everything up to it is applied and
+// committed.
 type ConsumerTopic struct {
 	Topic      string
 	End        int64
@@ -49,13 +62,17 @@ type ConsumerTopic struct {
 	Partitions []PartitionStatus
 }
 
-// PartitionStatus is how far one partition is. Checkpoint is what is saved,
-// ReadThrough what is applied and committed; the difference had no messages.
+// PartitionStatus is how far one partition is and who has it. Checkpoint is what
+// is saved, ReadThrough what is applied and committed; the difference had no
+// messages. Of another host's partition it is what that has told last.
 type PartitionStatus struct {
 	Partition   int
 	Checkpoint  int64
 	ReadThrough int64
+	Lag         int64
+	Owner       string // instance; "" for nobody
 	Generation  int64
+	Move        partition.Moved // how it came to its owner
 }
 
 // LaneStatus is what one lane of a consumer holds and has done.

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"time"
 
+	"github.com/projhost/projhost/host/retry"
 	"github.com/projhost/projhost/store"
 )
 
@@ -43,23 +46,27 @@ func (e *HaltedError) Error() string {
 
 // Applied is the position up to which everything of a topic is applied and
 // committed in a partition of the consumer, or in AllPartitions; false if this
-// host does not run the consumer or cannot tell yet.
+// host does not have them.
 func (h *Host) Applied(id store.ConsumerID, topic string, partition int) (int64, bool) {
 	c := h.find(id)
 	if c == nil {
 		return 0, false
 	}
-	c.mu.Lock()
-	s := c.session
-	c.mu.Unlock()
 	t := slices.Index(c.topics, topic)
-	if s == nil || t < 0 {
+	if t < 0 {
 		return 0, false
 	}
-	if partition != AllPartitions {
-		return s.applied(t, partition), true
+	lowest, any := int64(math.MaxInt64), false
+	for p, s := range c.placed() {
+		if partition != AllPartitions && partition != p {
+			continue
+		}
+		if s == nil {
+			return 0, false
+		}
+		lowest, any = min(lowest, s.applied(t, p)), true
 	}
-	return s.lowest(t), true
+	return lowest, any
 }
 
 // Halted is why and where the consumer is halted on this host, nil if it is not.
@@ -84,11 +91,11 @@ func (h *Host) find(id store.ConsumerID) *consumer {
 }
 
 // WaitApplied blocks until everything of topic up to position is applied and
-// committed in one partition of the consumer, or in AllPartitions. When ctx
-// ends first the error is a *NotCaughtUpError; others are *HaltedError,
-// ErrUnknownConsumer and ErrNotAnInput.
-func (h *Host) WaitApplied(ctx context.Context, consumer store.ConsumerID, topic string, position int64, partition int) error {
-	c := h.find(consumer)
+// committed in one partition of the consumer, or in AllPartitions, on whichever
+// host. When ctx ends first the error is a *NotCaughtUpError; others are
+// *HaltedError, ErrUnknownConsumer, ErrNotAnInput and those of the store.
+func (h *Host) WaitApplied(ctx context.Context, id store.ConsumerID, topic string, position int64, partition int) error {
+	c := h.find(id)
 	if c == nil {
 		return ErrUnknownConsumer
 	}
@@ -98,34 +105,86 @@ func (h *Host) WaitApplied(ctx context.Context, consumer store.ConsumerID, topic
 	}
 	c.waiters.Add(1)
 	defer c.waiters.Add(-1)
+	pause := lookMin
 	for {
 		c.mu.Lock()
-		s, moved, halt := c.session, c.moved, c.halt
+		at, moved, halt, out := slices.Clone(c.at), c.moved, c.halt, c.state == StatePending
 		c.mu.Unlock()
-		var lagging []int
-		if s != nil {
-			if lagging = s.lagging(t, position, partition); len(lagging) == 0 {
-				return nil
+		if at == nil {
+			select {
+			case <-moved:
+				continue
+			case <-ctx.Done():
+				return &NotCaughtUpError{Consumer: id, Topic: topic, Position: position}
 			}
 		}
-		if halt != nil {
-			return &HaltedError{Consumer: consumer, Halt: *halt}
+		lagging, elsewhere := behind(at, t, position, partition)
+		var look <-chan time.Time
+		if elsewhere {
+			there, stored, err := h.look(ctx, id, topic, partition)
+			switch {
+			case ctx.Err() != nil:
+			case err != nil && !retry.Transient(err):
+				return err
+			case err == nil && there >= position:
+				return nil
+			case err == nil && out:
+				halt = stored // where the host runs the consumer it is told of a halt
+			}
+			look = time.After(pause)
+			pause = min(pause*5/4, lookMax)
+		}
+		switch {
+		case len(lagging) == 0:
+			return nil
+		case halt != nil:
+			return &HaltedError{Consumer: id, Halt: *halt}
 		}
 		select {
 		case <-moved:
+		case <-look:
 		case <-ctx.Done():
-			return &NotCaughtUpError{Consumer: consumer, Topic: topic, Position: position, Lagging: lagging}
+			return &NotCaughtUpError{Consumer: id, Topic: topic, Position: position, Lagging: lagging}
 		}
 	}
 }
 
-// lagging lists the partitions that are not at a position yet.
-func (s *session) lagging(topic int, position int64, partition int) []int {
-	var out []int
-	for _, p := range s.partitions {
-		if (partition == AllPartitions || partition == p) && s.applied(topic, p) < position {
-			out = append(out, p)
+// lookMin and lookMax are the pauses between looks at how far another host is:
+// that tells it every advanceEvery at most.
+const (
+	lookMin = 50 * time.Millisecond
+	lookMax = 250 * time.Millisecond
+)
+
+// look asks the store how far a partition is, or all, on whichever host, and
+// whether the consumer is halted.
+func (h *Host) look(ctx context.Context, id store.ConsumerID, topic string, partition int) (at int64, halt *store.Halt, err error) {
+	v, err := h.deps.Store.View(ctx, id)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { err = errors.Join(err, v.Close()) }()
+	if con := v.Consumer(); con.State == store.StateHalted {
+		halt = con.Halt
+	}
+	if partition == AllPartitions {
+		return v.Positions()[topic], halt, nil
+	}
+	at, err = v.Checkpoint(topic, partition)
+	return at, halt, err
+}
+
+// behind lists the partitions that are not at a position yet as far as is known
+// here, and tells whether some are not with this host.
+func behind(at []*session, topic int, position int64, partition int) (lagging []int, elsewhere bool) {
+	for p, s := range at {
+		switch {
+		case partition != AllPartitions && partition != p:
+		case s == nil:
+			lagging, elsewhere = append(lagging, p), true
+		case s.applied(topic, p) < position:
+			lagging = append(lagging, p)
 		}
 	}
-	return out
+	return lagging, elsewhere
 }

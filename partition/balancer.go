@@ -236,6 +236,7 @@ func (b *Balancer) look(ctx context.Context) (waiting int, err error) {
 	}
 	b.mu.Lock()
 	b.begun++
+	asked := time.Now()
 	number := b.begun
 	b.mu.Unlock()
 	call, cancel := context.WithTimeout(ctx, callMax)
@@ -254,7 +255,7 @@ func (b *Balancer) look(ctx context.Context) (waiting int, err error) {
 		return 0, nil
 	}
 	reap := b.watch(survey)
-	strays, waiting := b.digest(number, builds, survey, targets)
+	strays, waiting := b.digest(number, asked, builds, survey, targets)
 	b.mu.Unlock()
 
 	if len(strays) > 0 {
@@ -367,7 +368,7 @@ func (b *Balancer) watch(survey store.Survey) (reap bool) {
 // digest makes a survey the shares' own. It gives the leases that the store has
 // under this instance and that nobody here holds or wants, and counts the partitions
 // that are due to it and belong to somebody else.
-func (b *Balancer) digest(number int64, builds []int64, survey store.Survey, targets map[int64][]string) (strays []store.Lease, waiting int) {
+func (b *Balancer) digest(number int64, asked time.Time, builds []int64, survey store.Survey, targets map[int64][]string) (strays []store.Lease, waiting int) {
 	me := b.instance
 	live := make(map[string]bool)
 	for _, i := range survey.Instances {
@@ -408,7 +409,7 @@ func (b *Balancer) digest(number int64, builds []int64, survey store.Survey, tar
 		for id := range crew {
 			fresh[id] = s.crew != nil && !s.crew[id]
 		}
-		s.seen, s.status, s.crew, s.fresh = number, states[build], crew, fresh
+		s.seen, s.asked, s.status, s.crew, s.fresh = number, asked, states[build], crew, fresh
 		clear(s.owners)
 		for _, o := range rows {
 			if o.Partition < len(s.owners) {

@@ -34,7 +34,7 @@ type host struct {
 // startHost joins and runs the builds.
 func startHost(t *testing.T, c *cluster, configure func(*partition.MemberConfig), builds ...int64) *host {
 	t.Helper()
-	cfg := partition.MemberConfig{HostName: "h", TTL: ttl, Heartbeat: 3 * time.Second, Partitions: c.n}
+	cfg := partition.MemberConfig{HostName: "h", TTL: ttl, Heartbeat: 3 * time.Second}
 	if configure != nil {
 		configure(&cfg)
 	}

@@ -19,9 +19,8 @@ type MemberConfig struct {
 	HostName string // for people
 	// TTL is how long after a heartbeat the host counts as running, by the
 	// database's clock. Heartbeat is the time between two of them.
-	TTL        time.Duration
-	Heartbeat  time.Duration
-	Partitions int // N
+	TTL       time.Duration
+	Heartbeat time.Duration
 	// MaxPartitions is how many partitions the host takes at most, over all
 	// consumers that are spread. 0: no limit.
 	MaxPartitions int
@@ -68,13 +67,6 @@ func (m *Member) join(ctx context.Context) error {
 	}
 	m.id, m.ended = id, make(chan struct{})
 	return nil
-}
-
-// Holder claims for the current instance. Once ended is closed, that instance is
-// no longer, and neither is what it held.
-func (m *Member) Holder() (h *Holder, ended <-chan struct{}) {
-	id, ended := m.Instance()
-	return NewHolder(m.leases, id, m.cfg.Partitions), ended
 }
 
 // Instance is the id of the current instance. Once ended is closed, that is no

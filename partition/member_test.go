@@ -94,7 +94,7 @@ func member(t *testing.T, r *registry) (m *partition.Member, log *bytes.Buffer, 
 	t.Helper()
 	log = &bytes.Buffer{}
 	m, err := partition.Join(t.Context(), r, partition.MemberConfig{
-		HostName: "h", TTL: 15 * time.Second, Heartbeat: 3 * time.Second, Partitions: 4,
+		HostName: "h", TTL: 15 * time.Second, Heartbeat: 3 * time.Second,
 	}, hclog.New(&hclog.LoggerOptions{Output: log, Level: hclog.Info}))
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -175,7 +175,7 @@ func (m *model) start(t *testing.T) {
 	m.started++
 	ctx = context.WithValue(ctx, processKey{}, p)
 	member, err := partition.Join(ctx, m.cluster, partition.MemberConfig{
-		HostName: p.name, TTL: ttl, Heartbeat: 3 * time.Second, Partitions: m.n,
+		HostName: p.name, TTL: ttl, Heartbeat: 3 * time.Second,
 	}, hclog.NewNullLogger())
 	if err != nil {
 		stop()

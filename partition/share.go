@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/projhost/projhost/store"
 )
@@ -29,6 +30,7 @@ type Share struct {
 	withdrawn string // why; "": it is a member
 	parts     []part // by partition
 
+	asked   time.Time         // when the latest survey began
 	seen    int64             // the number of the latest survey; 0: none yet
 	owners  []store.Ownership // by partition, as that survey saw them; and so on
 	targets []string          // nil: not known, or this host is not live
@@ -63,6 +65,7 @@ const (
 type Orders struct {
 	Drop, Take []int
 	Why        map[int]string
+	At         time.Time            // when the survey began that this follows from; zero before the first
 	Consumer   store.ConsumerStatus // zero before the first survey, and for a build that is not live
 }
 
@@ -111,7 +114,7 @@ func (s *Share) Orders() Orders {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
 	s.b.sync()
-	o := Orders{Why: make(map[int]string), Consumer: s.status}
+	o := Orders{Why: make(map[int]string), Consumer: s.status, At: s.asked}
 	for p := range s.parts {
 		if why := s.drop(p); why != "" {
 			o.Drop = append(o.Drop, p)

@@ -154,7 +154,7 @@ func hostConfig(cfg *config.Config) host.Config {
 	h.Lanes = cfg.Apply.Lanes
 	h.Batch = cfg.Apply.Batch
 	h.Poll = cfg.Apply.Poll
-	h.Heartbeat, h.InstanceTTL = cfg.Cluster.Heartbeat, cfg.Cluster.InstanceTTL
+	h.Heartbeat, h.InstanceTTL, h.Rebalance = cfg.Cluster.Heartbeat, cfg.Cluster.InstanceTTL, cfg.Cluster.Rebalance
 	h.ShutdownTimeout = cfg.ShutdownTimeout
 	return h
 }

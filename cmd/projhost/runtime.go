@@ -43,17 +43,22 @@ func (r hostRuntime) Status(ctx context.Context) (api.Status, error) {
 	}
 	out := api.Status{
 		InstanceID: st.InstanceID, StartedAt: timeOf(st.StartedUS),
-		Topics: []api.Topic{}, Consumers: []api.Consumer{}, Plugins: []api.Plugin{}, Instances: []api.Instance{},
+		Topics: []api.Topic{}, Consumers: []api.Consumer{}, Plugins: []api.Plugin{}, Instances: []api.Instance{}, Moves: []api.Move{},
+		Claims: api.Claims{Made: st.Claims.Claims, Failed: st.Claims.ClaimFailures, Refused: st.Claims.Refused},
 	}
 	for _, i := range st.Instances {
 		out.Instances = append(out.Instances, api.Instance{
-			ID: i.ID, HostName: i.HostName, StartedAt: timeOf(i.StartedUS), HeartbeatAt: timeOf(i.HeartbeatUS), Live: i.Live})
+			ID: i.ID, HostName: i.HostName, StartedAt: timeOf(i.StartedUS), HeartbeatAt: timeOf(i.HeartbeatUS), Live: i.Live, MaxPartitions: i.MaxPartitions})
 	}
 	for _, t := range st.Topics {
 		out.Topics = append(out.Topics, api.TopicOf(t))
 	}
 	for i := range st.Consumers {
-		out.Consumers = append(out.Consumers, consumerOf(&st.Consumers[i], st.InstanceID))
+		out.Consumers = append(out.Consumers, consumerOf(&st.Consumers[i]))
+	}
+	for _, m := range st.Moves {
+		out.Moves = append(out.Moves, api.Move{
+			At: timeOf(m.At.UnixMicro()), Consumer: m.Consumer.String(), Partitions: m.Partitions, From: m.From, To: m.To, Why: m.Why})
 	}
 	for i := range st.Plugins {
 		out.Plugins = append(out.Plugins, pluginOf(&st.Plugins[i]))
@@ -68,11 +73,11 @@ func timeOf(us int64) string {
 	return jsonl.FormatTime(us)
 }
 
-func consumerOf(c *host.ConsumerStatus, instance string) api.Consumer {
+func consumerOf(c *host.ConsumerStatus) api.Consumer {
 	out := api.Consumer{
 		Type: c.ID.Type, Name: c.ID.Name, State: c.State, StateSince: timeOf(c.SinceUS), Reason: c.Reason, Halt: api.HaltOf(c.Halt),
 		Epoch: c.Epoch, Build: c.Build, Lag: c.Lag, Plugin: c.Plugin, Digest: c.Digest, Distribution: c.Distribution,
-		Topics: []api.ConsumerTopic{},
+		Topics: []api.ConsumerTopic{}, Partitions: c.Owned, Orphans: c.Orphans, Unowned: c.Unowned, Stuck: c.Stuck, Fenced: c.Fenced,
 	}
 	if c.Halt != nil {
 		out.HaltReason = &c.Halt.Reason
@@ -80,16 +85,18 @@ func consumerOf(c *host.ConsumerStatus, instance string) api.Consumer {
 	for _, t := range c.Topics {
 		topic := api.ConsumerTopic{Topic: t.Topic, End: t.End, Applied: t.Applied}
 		for _, p := range t.Partitions {
-			checkpoint := api.PartitionCheckpoint{Partition: p.Partition, Position: p.Checkpoint, ReadThrough: p.ReadThrough, Generation: p.Generation}
-			if p.Generation > 0 {
-				checkpoint.Owner = instance
+			checkpoint := api.PartitionCheckpoint{
+				Partition: p.Partition, Position: p.Checkpoint, ReadThrough: p.ReadThrough, Lag: p.Lag,
+				Generation: p.Generation, Owner: p.Owner, Why: p.Move.Why,
+			}
+			if !p.Move.At.IsZero() {
+				checkpoint.MovedAt = timeOf(p.Move.At.UnixMicro())
 			}
 			topic.Checkpoints = append(topic.Checkpoints, checkpoint)
 		}
 		out.Topics = append(out.Topics, topic)
 	}
 	for _, l := range c.Lanes {
-		out.Partitions += l.Partitions
 		out.Lanes = append(out.Lanes, api.Lane{
 			Partitions: l.Partitions, QueueMessages: l.QueueMessages, QueueBytes: l.QueueBytes, CacheRows: l.CacheRows, CacheBytes: l.CacheBytes,
 			Batches: l.Batches, Messages: l.Messages, LastBatch: l.LastBatch})

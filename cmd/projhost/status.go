@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -142,6 +143,18 @@ func printTrouble(w io.Writer, k *api.Consumer) {
 	case k.Reason != "":
 		fmt.Fprintf(w, "\n%s is %s: %s\n", k.ID(), k.State, k.Reason)
 	}
+	for _, some := range []struct {
+		partitions []int
+		what       string
+	}{
+		{k.Orphans, "may be applied by no host: all are at their limit, or none runs it"},
+		{k.Unowned, "have no live host at the moment"},
+		{k.Stuck, "do not move though messages wait"},
+	} {
+		if n := len(some.partitions); n > 0 {
+			fmt.Fprintf(w, "\n%s of %s %s\n", plural(int64(n), "partition"), k.ID(), some.what)
+		}
+	}
 }
 
 func (c *cli) printPlugins(list []api.Plugin) {
@@ -247,7 +260,8 @@ func findConsumer(ctx context.Context, cl *client, arg string) (typ, name string
 }
 
 func sameProgress(a, b api.PartitionCheckpoint) bool {
-	return a.Position == b.Position && a.ReadThrough == b.ReadThrough && a.Generation == b.Generation
+	return a.Position == b.Position && a.ReadThrough == b.ReadThrough && a.Generation == b.Generation &&
+		a.Owner == b.Owner && a.Why == b.Why
 }
 
 func (c *cli) printConsumer(k *api.Consumer) {
@@ -263,8 +277,8 @@ func (c *cli) printConsumer(k *api.Consumer) {
 		if len(topic.Checkpoints) == 0 {
 			continue
 		}
-		t := newTable(c.stdout, "partition", "checkpoint", "applied", "generation")
-		right(t, 1, 2, 3, 4)
+		t := newTable(c.stdout, "partition", "checkpoint", "applied", "lag", "generation", "owner", "why")
+		right(t, 1, 2, 3, 4, 5)
 		// Neighbours that are equally far share a line.
 		for first := 0; first < len(topic.Checkpoints); {
 			p := topic.Checkpoints[first]
@@ -276,7 +290,7 @@ func (c *cli) printConsumer(k *api.Consumer) {
 			if last > first {
 				name += "-" + strconv.Itoa(topic.Checkpoints[last].Partition)
 			}
-			t.AppendRow(table.Row{name, p.Position, p.ReadThrough, p.Generation})
+			t.AppendRow(table.Row{name, p.Position, p.ReadThrough, p.Lag, p.Generation, cmp.Or(p.Owner, "nobody"), p.Why})
 			first = last + 1
 		}
 		t.Render()

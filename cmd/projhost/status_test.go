@@ -18,18 +18,18 @@ func TestConsumerIsShownInFewLines(t *testing.T) {
 	var out bytes.Buffer
 	topic := api.ConsumerTopic{Topic: "events", End: 9, Applied: 9}
 	for i := range 6 {
-		p := api.PartitionCheckpoint{Partition: i, Position: 3, ReadThrough: 9, Generation: 1}
+		p := api.PartitionCheckpoint{Partition: i, Position: 3, ReadThrough: 9, Generation: 1, Owner: "a", Why: "first"}
 		if i == 3 {
-			p.Position = 9
+			p.Owner = ""
 		}
 		topic.Checkpoints = append(topic.Checkpoints, p)
 	}
 	(&cli{stdout: &out}).printConsumer(&api.Consumer{Type: "projection", Name: "x", Topics: []api.ConsumerTopic{topic}})
 	require.Contains(t, out.String(), `topic events: end 9, applied 9
-PARTITION  CHECKPOINT  APPLIED  GENERATION
-      0-2           3        9           1
-        3           9        9           1
-      4-5           3        9           1
+PARTITION  CHECKPOINT  APPLIED  LAG  GENERATION  OWNER   WHY
+      0-2           3        9    0           1  a       first
+        3           3        9    0           1  nobody  first
+      4-5           3        9    0           1  a       first
 `)
 }
 

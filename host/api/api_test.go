@@ -457,6 +457,46 @@ func TestUnsoundDatabaseIsTold(t *testing.T) {
 	require.Equal(t, "read stream: the database cannot be used right now: a column is missing: mend it", e["message"])
 }
 
+// standing is a database whose mark stands still.
+type standing struct {
+	Store
+	topic store.Topic
+}
+
+func (s standing) ListTopics(context.Context) ([]store.Topic, error) {
+	return []store.Topic{s.topic}, nil
+}
+
+// A mark that stands still while events wait makes the host not ready, which says
+// why; one that an open transaction holds has half a minute.
+func TestMarkThatStandsStillIsNotReady(t *testing.T) {
+	r := newRig(t, Config{})
+	ago := func(d time.Duration) *store.MarkHolder {
+		return &store.MarkHolder{PID: 7, SinceUS: time.Now().Add(-d).UnixMicro()}
+	}
+	for _, c := range []struct {
+		topic store.Topic
+		want  string
+	}{
+		{store.Topic{Name: "events", End: 9, HighWaterMark: 9, Reason: "the detector is away"}, ""},
+		{store.Topic{Name: "events", End: 9, HighWaterMark: 7}, ""},
+		{store.Topic{Name: "events", End: 9, HighWaterMark: 7, Holder: ago(10 * time.Second)}, ""},
+		{store.Topic{Name: "events", End: 9, HighWaterMark: 7, Holder: ago(time.Minute)}, "stands still at 7 though events wait up to 9: an open transaction has held it since "},
+		{store.Topic{Name: "events", End: 9, HighWaterMark: 7, Reason: "the detector is away"}, "stands still at 7 though events wait up to 9: the detector is away"},
+	} {
+		server := httptest.NewServer(New(Deps{Store: standing{r.store, c.topic}, Runtime: r.runtime, Log: testLog(t)}, Config{}).Handler())
+		r.url = server.URL
+		a := r.do("GET", "/readyz", "")
+		if c.want == "" {
+			require.Equal(t, 200, a.status, "%+v: %s", c.topic, a.body)
+		} else {
+			a.want(t, 503, CodeNotReady, "not ready")
+			require.Contains(t, a.body, c.want)
+		}
+		server.Close()
+	}
+}
+
 func TestTokensAndRoles(t *testing.T) {
 	token := func(name, secret string, roles ...string) Token {
 		return Token{Name: name, SHA256: sha256.Sum256([]byte(secret)), Roles: roles}

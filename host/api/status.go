@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -21,6 +22,25 @@ type Status struct {
 	Consumers  []Consumer `json:"consumers"`
 	Plugins    []Plugin   `json:"plugins"`
 	Instances  []Instance `json:"instances"`
+	Moves      []Move     `json:"moves"` // the latest partitions that changed hands, in order
+	Claims     Claims     `json:"claims"`
+}
+
+// Move is partitions that changed hands in the same way, as this host saw it.
+type Move struct {
+	At         string `json:"at"`
+	Consumer   string `json:"consumer"`
+	Partitions []int  `json:"partitions"`
+	From       string `json:"from,omitempty"` // instance; absent: nobody
+	To         string `json:"to"`
+	Why        string `json:"why"`
+}
+
+// Claims is what this host's claims came to since it began. Refused are partitions.
+type Claims struct {
+	Made    int64 `json:"made"`
+	Failed  int64 `json:"failed"`
+	Refused int64 `json:"refused"`
 }
 
 // StoreInfo describes the database.
@@ -38,6 +58,8 @@ type Instance struct {
 	StartedAt   string `json:"started_at"`
 	HeartbeatAt string `json:"heartbeat_at"`
 	Live        bool   `json:"live"` // false: its time is over, others may take its partitions
+	// MaxPartitions is how many partitions it takes at most; absent: as many as come.
+	MaxPartitions int `json:"max_partitions,omitempty"`
 }
 
 // Consumer is a consumer item. Lanes and the partitions of its topics are in
@@ -56,7 +78,11 @@ type Consumer struct {
 	Plugin       string          `json:"plugin"`
 	Digest       string          `json:"digest"`
 	Distribution string          `json:"distribution,omitempty"`
-	Partitions   int             `json:"partitions"` // owned by this host
+	Partitions   int             `json:"partitions"`        // owned by this host
+	Orphans      []int           `json:"orphans,omitempty"` // partitions that no host may have
+	Unowned      []int           `json:"unowned,omitempty"` // partitions that no live host has, though one may
+	Stuck        []int           `json:"stuck,omitempty"`   // own partitions that do not move though messages wait
+	Fenced       uint64          `json:"fence_rejections"`  // times a lease was found lost
 	Topics       []ConsumerTopic `json:"topics"`
 	Lanes        []Lane          `json:"lanes,omitempty"`
 }
@@ -97,8 +123,12 @@ type PartitionCheckpoint struct {
 	Partition   int    `json:"partition"`
 	Position    int64  `json:"position"`
 	ReadThrough int64  `json:"read_through"`
+	Lag         int64  `json:"lag"`
 	Generation  int64  `json:"generation,omitempty"`
-	Owner       string `json:"owner,omitempty"`
+	Owner       string `json:"owner,omitempty"` // instance; absent: nobody
+	// How it came to its owner, as this host saw it.
+	MovedAt string `json:"moved_at,omitempty"`
+	Why     string `json:"why,omitempty"`
 }
 
 // Lane is what one lane holds and has done.
@@ -150,9 +180,40 @@ func (s *Server) ready(ctx context.Context) (bool, []string) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	if err := s.deps.Store.Check(ctx); err != nil {
-		reasons = append(reasons, "store: "+err.Error())
+		return false, append(reasons, "store: "+err.Error())
+	}
+	topics, err := s.deps.Store.ListTopics(ctx)
+	if err != nil {
+		return false, append(reasons, "store: "+err.Error())
+	}
+	for i := range topics {
+		if why := stands(&topics[i]); why != "" {
+			reasons = append(reasons, why)
+		}
 	}
 	return len(reasons) == 0, reasons
+}
+
+// standsMax is how long an open transaction may hold a mark back before the host
+// is not ready: it has nothing to apply, and nobody can read what is appended.
+const standsMax = 30 * time.Second
+
+// stands tells why the mark of a topic stands still though there is more.
+func stands(t *store.Topic) string {
+	if t.End <= t.HighWaterMark {
+		return ""
+	}
+	why := t.Reason
+	if h := t.Holder; h != nil {
+		if time.Since(time.UnixMicro(h.SinceUS)) < standsMax {
+			return ""
+		}
+		why = "an open transaction has held it since " + jsonl.FormatTime(h.SinceUS)
+	}
+	if why == "" {
+		return ""
+	}
+	return fmt.Sprintf("topic %s: the high-water mark stands still at %d though events wait up to %d: %s", t.Name, t.HighWaterMark, t.End, why)
 }
 
 func (s *Server) hostStatus(ctx context.Context) (Status, error) {

@@ -248,11 +248,11 @@ func lasting(err error) bool {
 
 // stats is what a lane has done and holds, for others to read at any time.
 type stats struct {
-	calls, batches, messages, retries atomic.Uint64
-	guestNS, commitNS                 atomic.Int64
-	lastBatch                         atomic.Int64
-	cacheRows, cacheBytes             atomic.Int64
-	hits, misses                      atomic.Uint64
+	calls, batches, messages, retries, steps atomic.Uint64
+	guestNS, commitNS                        atomic.Int64
+	lastBatch                                atomic.Int64
+	cacheRows, cacheBytes                    atomic.Int64
+	hits, misses                             atomic.Uint64
 }
 
 func (s *stats) called(took time.Duration) {
@@ -274,6 +274,7 @@ func (s *stats) committed(messages int, took time.Duration, l *Lane) {
 // Stats is what a lane has done so far and holds now.
 type Stats struct {
 	Calls, Batches, Messages, Retries uint64
+	Steps                             uint64 // stretches of messages done, committed or not yet
 	GuestTime, CommitTime             time.Duration
 	LastBatch                         int
 	CacheRows                         int
@@ -286,7 +287,7 @@ type Stats struct {
 func (l *Lane) Stats() Stats {
 	s := Stats{
 		Calls: l.stats.calls.Load(), Batches: l.stats.batches.Load(), Messages: l.stats.messages.Load(),
-		Retries:   l.stats.retries.Load(),
+		Retries: l.stats.retries.Load(), Steps: l.stats.steps.Load(),
 		GuestTime: time.Duration(l.stats.guestNS.Load()), CommitTime: time.Duration(l.stats.commitNS.Load()),
 		LastBatch: int(l.stats.lastBatch.Load()), CacheRows: int(l.stats.cacheRows.Load()),
 		CacheBytes: l.stats.cacheBytes.Load(), CacheHits: l.stats.hits.Load(), CacheMisses: l.stats.misses.Load(),

@@ -479,6 +479,9 @@ func (l *Lane) behind() bool {
 
 // done moves over items that are applied.
 func (l *Lane) done(to int) {
+	if to > l.next {
+		l.stats.steps.Add(1)
+	}
 	for ; l.next < to; l.next++ {
 		it := &l.work[l.next]
 		if e := it.entry; e != nil {

@@ -18,6 +18,10 @@ type Consumer struct {
 	CacheBytes             int64
 	CacheHits, CacheMisses uint64
 	QueueBytes             int64
+	Owned                  int // partitions
+	Orphans, Unowned       int
+	Stuck                  int
+	Fenced                 uint64
 }
 
 // Plugin is what a plugin's instances hold and have done.
@@ -42,6 +46,9 @@ type Sample struct {
 	Consumers []Consumer
 	Plugins   []Plugin
 	Topics    []Topic
+
+	Instances                      int // live
+	Claims, ClaimFailures, Refused int64
 }
 
 // Metrics counts what happens. Its methods are safe for concurrent use.
@@ -122,6 +129,15 @@ var (
 	restores    = desc("guest_restores_total", "Times a guest's state was put back in place.", "plugin")
 	remade      = desc("guest_reinstantiations_total", "Times a guest was made anew because its state could not be put back.", "plugin")
 	dropped     = desc("guest_log_lines_dropped_total", "Log lines over a guest's rate.", "plugin")
+	owned       = desc("partitions", "Partitions this host has.", "consumer")
+	orphans     = desc("partitions_orphaned", "Partitions that no host may have: all are at their limit, or none runs the consumer.", "consumer")
+	unowned     = desc("partitions_unowned", "Partitions that no live host has at the moment.", "consumer")
+	stuck       = desc("partitions_stuck", "Own partitions that do not move though messages wait.", "consumer")
+	fenced      = desc("fence_rejections_total", "Times a batch was refused since its lease was lost.", "consumer")
+	hosts       = desc("instances", "Live hosts of the database.")
+	claims      = desc("claims_total", "Claims of partitions.")
+	claimErrors = desc("claim_failures_total", "Claims that ended in an error.")
+	refused     = desc("claims_refused_total", "Partitions that claims did not get, since others were faster or hold them.")
 	topicEnd    = desc("topic_end", "Highest position handed out.", "topic")
 	topicMark   = desc("topic_high_water_mark", "Highest position that may be read.", "topic")
 	topicLag    = desc("topic_lag", "Positions handed out that may not be read yet: they wait for open transactions.", "topic")
@@ -131,7 +147,8 @@ var (
 // Describe implements prometheus.Collector.
 func (l *looker) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{lag, state, cacheRows, cacheBytes, cacheHits, cacheMisses, queueBytes,
-		instances, memory, calls, failures, restores, remade, dropped, topicEnd, topicMark, topicLag, topicHeld} {
+		instances, memory, calls, failures, restores, remade, dropped, topicEnd, topicMark, topicLag, topicHeld,
+		owned, orphans, unowned, stuck, fenced, hosts, claims, claimErrors, refused} {
 		ch <- d
 	}
 }
@@ -153,7 +170,16 @@ func (l *looker) Collect(ch chan<- prometheus.Metric) {
 		count(cacheHits, c.CacheHits, c.Name)
 		count(cacheMisses, c.CacheMisses, c.Name)
 		gauge(queueBytes, float64(c.QueueBytes), c.Name)
+		gauge(owned, float64(c.Owned), c.Name)
+		gauge(orphans, float64(c.Orphans), c.Name)
+		gauge(unowned, float64(c.Unowned), c.Name)
+		gauge(stuck, float64(c.Stuck), c.Name)
+		count(fenced, c.Fenced, c.Name)
 	}
+	gauge(hosts, float64(s.Instances))
+	count(claims, uint64(s.Claims))
+	count(claimErrors, uint64(s.ClaimFailures))
+	count(refused, uint64(s.Refused))
 	for _, p := range s.Plugins {
 		gauge(instances, float64(p.Instances), p.Name)
 		gauge(memory, float64(p.MemoryBytes), p.Name)

@@ -62,17 +62,11 @@ func (l *Loop) Again(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	l.tries++
-	if !Transient(err) {
-		l.unknown++
-		if l.unknown > UnknownMax {
-			return &ExhaustedError{Tries: l.unknown, Err: err}
-		}
+	pause, err := l.Next(err)
+	if err != nil {
+		return err
 	}
-	if l.retrying != nil {
-		l.retrying(err)
-	}
-	timer := time.NewTimer(l.pause())
+	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -80,6 +74,21 @@ func (l *Loop) Again(ctx context.Context, err error) error {
 	case <-timer.C:
 		return nil
 	}
+}
+
+// Next is Again without the pause, which it tells.
+func (l *Loop) Next(err error) (time.Duration, error) {
+	l.tries++
+	if !Transient(err) {
+		l.unknown++
+		if l.unknown > UnknownMax {
+			return 0, &ExhaustedError{Tries: l.unknown, Err: err}
+		}
+	}
+	if l.retrying != nil {
+		l.retrying(err)
+	}
+	return l.pause(), nil
 }
 
 // Done ends a streak of failures.

@@ -267,9 +267,6 @@ func (c *Config) Notices() []string {
 	if c.Delivery != def.Delivery {
 		out = append(out, "delivery: has no effect in this version: a failing message halts its consumer, and a restart tries it again")
 	}
-	if c.Cluster.Rebalance != def.Cluster.Rebalance {
-		out = append(out, "cluster.rebalance: has no effect in this version: one host owns every partition")
-	}
 	for i := range c.Plugins {
 		p := &c.Plugins[i]
 		key := "plugin " + p.Name

@@ -145,7 +145,7 @@ on_declaration_change = "accept"
 	require.Equal(t, Size(1<<30), c.Plugins[1].MemoryLimit)
 	require.Equal(t, map[string]any{"currency": "EUR", "list": []any{"${x}", int64(1)}, "deep": map[string]any{"x": 1.5}}, c.Plugins[1].Config)
 	require.Equal(t, Consumer{"single-owner", "dead_letter_key", "accept", []string{"accounts"}}, c.Plugins[1].Consumers["accounts"])
-	require.Len(t, c.Notices(), 5)
+	require.Len(t, c.Notices(), 4)
 }
 
 func TestProblemsNameFileLineKeyAndAllowed(t *testing.T) {

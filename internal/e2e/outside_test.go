@@ -121,11 +121,12 @@ func (h *host) must(method, path, body string) answer {
 
 // consumer is a consumer item as the API tells it.
 type consumer struct {
-	State  string
-	Reason string
-	Lag    int64
-	Digest string
-	Halt   *struct {
+	State      string
+	Reason     string
+	Partitions int
+	Lag        int64
+	Digest     string
+	Halt       *struct {
 		Reason    string
 		Code      int
 		Message   string

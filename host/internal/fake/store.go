@@ -176,6 +176,14 @@ func (s *Store) Steal(build int64) {
 	}
 }
 
+// StealOne takes the lease of one partition away from its owner.
+func (s *Store) StealOne(build int64, partition int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := &s.builds[build].owners[partition]
+	o.Generation, o.InstanceID = o.Generation+1, ""
+}
+
 // Rows returns the rows of a table of a consumer's live build.
 func (s *Store) Rows(id store.ConsumerID, table int) map[store.RowKey]store.StoredRow {
 	s.mu.Lock()
@@ -835,6 +843,53 @@ func (s *Store) FindUnique(_ context.Context, t store.TableRef, column int, row 
 	}
 	return store.StoredRow{}, errors.Join(store.ErrNotFound, after)
 }
+
+// View implements store.ReadModels. Rows are not asked of it.
+func (s *Store) View(_ context.Context, id store.ConsumerID) (store.ReadView, error) {
+	after, err := s.call("View")
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	con := s.consumers[id]
+	if con == nil {
+		return nil, store.ErrNotFound
+	}
+	v := &view{con: con.Consumer, at: make(map[string][]int64)}
+	b := s.builds[con.Build]
+	for topic, at := range b.checkpoints {
+		v.at[topic] = slices.Clone(at)
+		for p := range at {
+			if m := s.members[b.owners[p].InstanceID][con.Build]; m != nil {
+				v.at[topic][p] = max(at[p], m.ReadThrough[topic])
+			}
+		}
+	}
+	return v, after
+}
+
+type view struct {
+	store.ReadView
+	con store.Consumer
+	at  map[string][]int64
+}
+
+func (v *view) Consumer() store.Consumer { return v.con }
+
+func (v *view) Positions() map[string]int64 {
+	out := make(map[string]int64)
+	for topic, at := range v.at {
+		out[topic] = slices.Min(at)
+	}
+	return out
+}
+
+func (v *view) Checkpoint(topic string, partition int) (int64, error) {
+	return v.at[topic][partition], nil
+}
+
+func (v *view) Close() error { return nil }
 
 // Close implements store.Store.
 func (s *Store) Close() error { return nil }

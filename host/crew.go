@@ -1,0 +1,301 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/projhost/projhost/abi"
+	"github.com/projhost/projhost/host/retry"
+	"github.com/projhost/projhost/store"
+)
+
+// crew is what a consumer has at work on this host. Its sessions are over
+// different partitions, grouped by how they came here: what is taken later is
+// worked off beside what is there already, and joins it once it has come as far.
+// It belongs to the consumer's own goroutine.
+type crew struct {
+	c        *consumer
+	sessions []*session
+	idle     map[int][]int // by group: partitions that are held and not at work
+	groups   int           // the highest number of a group so far
+	ends     chan *session
+	restarts *retry.Loop
+	report   func(error)
+	rest     time.Time // nothing is taken or begun before
+	stall    stall
+}
+
+// groupsMax is how many sessions a consumer has at most: each has guests of its
+// own. What is taken while there are as many joins the latest.
+const groupsMax = 2
+
+// run carries out orders until stop ends, and then waits for the batches in hand,
+// at most until ctx ends.
+func (c *consumer) run(ctx, stop context.Context) {
+	if c.differs != nil && !c.stayOut(stop) {
+		return
+	}
+	r := c.reporter()
+	w := &crew{
+		c: c, idle: make(map[int][]int), ends: make(chan *session),
+		restarts: c.host.policy().NewLoop(nil), report: r.report,
+	}
+	for stop.Err() == nil {
+		changed := c.share.Changed()
+		w.turn(ctx, stop)
+		w.wait(stop, changed)
+	}
+	for len(w.sessions) > 0 {
+		w.ended(stop, <-w.ends)
+	}
+	if !c.isHalted() {
+		c.setState(StateStopped, "", nil)
+	}
+}
+
+// wait lasts until there may be something to do.
+func (w *crew) wait(stop context.Context, changed <-chan struct{}) {
+	next := time.Until(w.stall.next)
+	switch rest := time.Until(w.rest); {
+	case rest > 0:
+		next = min(next, rest)
+	case len(w.sessions) > 1:
+		next = min(next, w.c.host.cfg.Poll)
+	}
+	timer := time.NewTimer(next)
+	defer timer.Stop()
+	select {
+	case <-changed:
+	case s := <-w.ends:
+		w.ended(stop, s)
+	case <-timer.C:
+	case <-stop.Done():
+	}
+}
+
+// turn does what is to be done as things are. It never waits for a session: an
+// end of one is another turn.
+func (w *crew) turn(ctx, stop context.Context) {
+	c := w.c
+	w.watch()
+	orders := c.share.Orders()
+	c.heed(orders)
+	halted := c.isHalted()
+	for _, s := range w.sessions {
+		switch {
+		case halted:
+			s.end(errHalted)
+		case slices.ContainsFunc(s.partitions, func(p int) bool { return slices.Contains(orders.Drop, p) }):
+			s.end(errMoved)
+		}
+	}
+	w.giveBack(stop, orders.Drop)
+	if !halted && time.Until(w.rest) <= 0 {
+		w.take(stop, orders.Take)
+		w.begin(ctx, stop)
+	}
+	if !halted && len(orders.Take) == 0 && len(orders.Drop) == 0 {
+		w.join()
+	}
+	w.tell(!orders.At.IsZero())
+}
+
+// giveBack hands over what is not at work and due to others, and forgets what is
+// not held any more.
+func (w *crew) giveBack(stop context.Context, drop []int) {
+	c := w.c
+	var back []int
+	for group, partitions := range w.idle {
+		w.idle[group] = slices.DeleteFunc(partitions, func(p int) bool {
+			_, held := c.share.Lease(p)
+			due := held && slices.Contains(drop, p)
+			if due {
+				back = append(back, p)
+			}
+			if due || !held {
+				c.place(nil, []int{p})
+			}
+			return due || !held
+		})
+		if len(w.idle[group]) == 0 {
+			delete(w.idle, group)
+		}
+	}
+	if len(back) == 0 {
+		return
+	}
+	slices.Sort(back)
+	if err := c.share.Release(stop, back); err != nil && stop.Err() == nil {
+		c.log.Warn("partitions are not handed back yet", "partitions", len(back), "error", err)
+	}
+}
+
+// take claims what is due to this host and not with a session that is about to
+// end.
+func (w *crew) take(stop context.Context, partitions []int) {
+	c := w.c
+	partitions = slices.DeleteFunc(slices.Clone(partitions), func(p int) bool {
+		return slices.ContainsFunc(w.sessions, func(s *session) bool { return s.has(p) })
+	})
+	if len(partitions) == 0 {
+		return
+	}
+	grant, err := c.share.Take(stop, partitions)
+	if err != nil {
+		if stop.Err() == nil {
+			w.retry(stop, endingOf(c, err))
+		}
+		return
+	}
+	if len(grant.Leases) == 0 {
+		return
+	}
+	at := make(map[int]bool)
+	for _, s := range w.sessions {
+		at[s.group] = true
+	}
+	for group := range w.idle {
+		at[group] = true
+	}
+	if len(at) < groupsMax && (len(at) == 0 || !c.together()) {
+		w.groups++
+	}
+	for _, l := range grant.Leases {
+		w.idle[w.groups] = append(w.idle[w.groups], l.Partition)
+	}
+	for _, s := range w.sessions {
+		if s.group == w.groups {
+			s.end(errJoined)
+		}
+	}
+}
+
+// begin has work done on what is idle, group by group.
+func (w *crew) begin(ctx, stop context.Context) {
+	c := w.c
+	for group, partitions := range maps.Clone(w.idle) {
+		switch {
+		case slices.ContainsFunc(w.sessions, func(s *session) bool { return s.group == group }):
+			continue // the rest of the group is about to end
+		case c.together() && len(partitions) < c.host.partitions:
+			continue // nothing is applied before all are here
+		}
+		s, err := c.open(stop, partitions)
+		if err != nil {
+			if stop.Err() == nil {
+				w.retry(stop, endingOf(c, err))
+			}
+			return
+		}
+		s.group = group
+		delete(w.idle, group)
+		w.sessions = append(w.sessions, s)
+		c.place(s, s.partitions)
+		w.report(nil)
+		s.begin(ctx, stop, w.ends)
+	}
+}
+
+// join makes one session of two that are about as far.
+func (w *crew) join() {
+	for _, a := range w.sessions {
+		for _, b := range w.sessions {
+			if a.group < b.group && a.near(b) {
+				w.regroup(b.group, a.group)
+				a.end(errJoined)
+				b.end(errJoined)
+				return
+			}
+		}
+	}
+}
+
+// regroup makes one group of two.
+func (w *crew) regroup(from, to int) {
+	for _, s := range w.sessions {
+		if s.group == from {
+			s.group = to
+		}
+	}
+	if idle := w.idle[from]; len(idle) > 0 {
+		w.idle[to] = append(w.idle[to], idle...)
+		delete(w.idle, from)
+	}
+}
+
+// ended draws the consequences of a session's end.
+func (w *crew) ended(stop context.Context, s *session) {
+	c := w.c
+	if s.late != nil {
+		s.late.Stop()
+	}
+	w.sessions = slices.DeleteFunc(w.sessions, func(other *session) bool { return other == s })
+	c.forget(s)
+	maps.Copy(c.careful, s.ended.careful)
+	if stop.Err() != nil {
+		if s.ended.err != nil && !errors.Is(s.ended.err, errTooLong) {
+			c.log.Warn("consumer stopped with an error; it goes on from its checkpoints", "error", s.ended.err)
+		}
+		return
+	}
+	if errors.Is(s.ended.err, store.ErrFenced) {
+		c.mu.Lock()
+		c.fenced++
+		c.mu.Unlock()
+	}
+	if s.progressed() {
+		w.restarts.Done()
+	}
+	switch s.ended.after {
+	case halts:
+		w.halt(stop, *s.ended.halt)
+	case refused:
+		c.log.Warn("database refuses a batch: looking for the message", "error", s.ended.err)
+		w.report(s.ended.err)
+	case failed, lost:
+		w.retry(stop, s.ended)
+	}
+	if s.ended.kept {
+		w.idle[s.group] = append(w.idle[s.group], s.partitions...)
+		return
+	}
+	c.place(nil, s.partitions)
+	c.share.Lost(s.partitions)
+}
+
+// retry pauses before anything is taken or begun again, more and more while
+// nothing gets better. An error of a kind nobody knows halts the consumer where
+// it does not go away.
+func (w *crew) retry(stop context.Context, e ending) {
+	c := w.c
+	if !errors.Is(e.err, errOrphan) { // the member has told it for all
+		w.report(e.err)
+	}
+	pause, err := w.restarts.Next(e.err)
+	if err != nil {
+		w.restarts.Done()
+		w.halt(stop, store.Halt{
+			Reason: store.HaltApplyError, Code: int(abi.CodeDatabase), Message: err.Error(), Digest: c.plugin.Module.Digest(),
+		})
+	}
+	w.rest = time.Now().Add(pause)
+}
+
+// tell says what the consumer is doing; known tells whether anybody has said
+// what it is to do.
+func (w *crew) tell(known bool) {
+	c := w.c
+	switch {
+	case c.isHalted():
+	case !w.stall.returnAt.IsZero():
+		c.setState(StateWithdrawn, w.stall.why, nil)
+	case len(w.sessions) > 0:
+		c.setState(StateRunning, "", nil)
+	case len(w.idle) == 0 && known:
+		w.report(nil) // what failed was for partitions that are not due any more
+		c.setState(StateWaiting, "", nil)
+	}
+}

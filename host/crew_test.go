@@ -1,0 +1,396 @@
+package host_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/projhost/projhost/abi"
+	"github.com/projhost/projhost/host"
+	"github.com/projhost/projhost/host/internal/fake"
+	"github.com/projhost/projhost/plugins"
+	"github.com/projhost/projhost/store"
+)
+
+// owners lists who owns each partition of a consumer.
+func owners(t *testing.T, st *fake.Store, name string) []store.Ownership {
+	t.Helper()
+	con, err := st.Consumer(t.Context(), projection(name))
+	require.NoError(t, err)
+	list, err := st.Owners(t.Context(), con.Build)
+	require.NoError(t, err)
+	return list
+}
+
+// of is what status tells of a host's own partitions.
+func of(t *testing.T, h running, name string) []host.PartitionStatus {
+	t.Helper()
+	s, err := h.Status(t.Context())
+	require.NoError(t, err)
+	for _, c := range s.Consumers {
+		if c.ID.Name == name {
+			return slices.DeleteFunc(c.Topics[0].Partitions, func(p host.PartitionStatus) bool { return p.Owner != s.InstanceID })
+		}
+	}
+	return nil
+}
+
+// Hosts that come and go share the partitions of a consumer: what stays with a
+// host stays under its generation, what moves is applied by its new owner from
+// where the old one stopped, and in the end there is one session on each.
+func TestHostsShare(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		events := someEvents(900)
+		feed := func(from, to int) {
+			for i := from; i < to; i++ {
+				st.Append(events[i])
+				time.Sleep(50 * time.Millisecond) // virtual time
+			}
+		}
+		first := start(t, st, nil, counter("c", "d"))
+		feed(0, 200)
+		require.Len(t, of(t, first, "c"), partitions)
+		before := owners(t, st, "c")
+
+		second := start(t, st, nil, counter("c", "d"))
+		feed(200, 400)
+		a, b := of(t, first, "c"), of(t, second, "c")
+		require.Equal(t, partitions, len(a)+len(b))
+		require.LessOrEqual(t, max(len(a), len(b)), 10, "1.25 times a half")
+		require.NotEmpty(t, b)
+		after := owners(t, st, "c")
+		for _, p := range a {
+			require.Equal(t, before[p.Partition], after[p.Partition], "what stays is not claimed again")
+		}
+		for _, p := range b {
+			require.Equal(t, before[p.Partition].Generation+1, after[p.Partition].Generation, "what moves is claimed once")
+		}
+
+		third := start(t, st, nil, counter("d", "c"))
+		feed(400, 600)
+		for _, h := range []running{first, second, third} {
+			require.LessOrEqual(t, len(of(t, h, "c")), 7)
+			require.LessOrEqual(t, len(status(t, h, "c").Lanes), min(host.DefaultConfig().LaneCount(), len(of(t, h, "c"))), "one session")
+		}
+		require.NoError(t, first.stop())
+		feed(600, 800)
+		require.Equal(t, partitions, len(of(t, second, "c"))+len(of(t, third, "c")))
+		require.NoError(t, third.stop())
+		feed(800, 900)
+		require.Len(t, of(t, second, "d"), partitions)
+		for _, name := range []string{"c", "d"} {
+			require.NoError(t, second.WaitApplied(t.Context(), projection(name), store.EventsTopic, 900, host.AllPartitions))
+			require.Equal(t, want(events), seen(st, name))
+		}
+		require.LessOrEqual(t, len(status(t, second, "c").Lanes), host.DefaultConfig().LaneCount(), "one session")
+		require.NoError(t, second.stop())
+		require.Empty(t, st.Problems())
+	})
+}
+
+// A stop hands over at once: nobody waits for an expiry, nor for the next look.
+func TestStopHandsOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		events := someEvents(60)
+		st.Append(events[:30]...)
+		first, second := start(t, st, nil, counter("c")), start(t, st, nil, counter("c"))
+		time.Sleep(time.Minute)
+		require.NotEmpty(t, of(t, first, "c"))
+		require.NoError(t, first.stop())
+		began := time.Now()
+		st.Append(events[30:]...)
+		require.NoError(t, second.WaitApplied(t.Context(), projection("c"), store.EventsTopic, 60, host.AllPartitions))
+		require.LessOrEqual(t, time.Since(began), host.DefaultConfig().Rebalance+time.Second)
+		require.Equal(t, want(events), seen(st, "c"))
+		require.NoError(t, second.stop())
+		require.Empty(t, st.Problems())
+	})
+}
+
+// A single-owner consumer is applied by one host, which is the next one when that
+// stops; it never sees two at work.
+func TestSingleOwnerMoves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		events := someEvents(400)
+		m := counter("c")
+		m.manifest.Consumers[0].Distribution = abi.SingleOwner
+		m.manifest.Consumers[0].Tables[0].Free = true
+		m.handle = func(c *fake.Call, e *abi.Entry) (abi.Status, *plugins.Failure) {
+			seen := ""
+			if v := c.Values(0, "all", ""); v != nil {
+				seen = string(v[1].B)
+			}
+			c.Begin(abi.OpUpsert, 0, "all", "")
+			c.Ops.Int(0, int64(len(strings.Fields(seen)))+1)
+			c.Ops.Text(1, fmt.Sprint(seen, " ", e.Position))
+			return abi.StatusOK, nil
+		}
+		var hosts []running
+		at := 0
+		for range 4 {
+			hosts = append(hosts, start(t, st, nil, m))
+			for range 50 {
+				st.Append(events[at])
+				at++
+				time.Sleep(200 * time.Millisecond)
+			}
+		}
+		for len(hosts) > 1 {
+			require.NoError(t, hosts[0].stop())
+			hosts = hosts[1:]
+			for range 50 {
+				st.Append(events[at])
+				at++
+				time.Sleep(200 * time.Millisecond)
+			}
+		}
+		require.NoError(t, hosts[0].WaitApplied(t.Context(), projection("c"), store.EventsTopic, int64(at), host.AllPartitions))
+		require.Len(t, of(t, hosts[0], "c"), partitions)
+		all := ""
+		for i := range at {
+			all += fmt.Sprint(" ", i+1)
+		}
+		require.Equal(t, map[string]string{"all": all}, seen(st, "c"))
+		require.NoError(t, hosts[0].stop())
+		require.Empty(t, st.Problems())
+	})
+}
+
+// A message halts its consumer on every host; a host that starts has it tried
+// again, on every host.
+func TestHaltIsEverywhere(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		events := someEvents(100)
+		events[41].Type = "bad"
+		st.Append(events[:20]...)
+		broken := counter("c")
+		bad := true
+		broken.handle = func(c *fake.Call, e *abi.Entry) (abi.Status, *plugins.Failure) {
+			if e.TypeName == "bad" && bad {
+				return abi.StatusReject, nil
+			}
+			return count(c, e)
+		}
+		hosts := []running{start(t, st, nil, broken, counter("d")), start(t, st, nil, broken, counter("d"))}
+		time.Sleep(30 * time.Second)
+		st.Append(events[20:]...)
+		time.Sleep(30 * time.Second)
+		for _, h := range hosts {
+			s := status(t, h, "c")
+			require.Equal(t, host.StateHalted, s.State)
+			require.Equal(t, int64(42), s.Halt.Position)
+			require.Equal(t, host.StateRunning, status(t, h, "d").State)
+			require.NotEmpty(t, of(t, h, "d"))
+		}
+		require.Equal(t, want(events), seen(st, "d"))
+		bad = false
+		hosts = append(hosts, start(t, st, nil, broken))
+		time.Sleep(30 * time.Second)
+		for _, h := range hosts {
+			require.Equal(t, host.StateRunning, status(t, h, "c").State)
+			require.NotEmpty(t, of(t, h, "c"))
+		}
+		require.Equal(t, want(events), seen(st, "c"))
+		for _, h := range hosts {
+			require.NoError(t, h.stop())
+		}
+		require.Empty(t, st.Problems())
+	})
+}
+
+// A host with another declaration stays out while hosts with the stored one run,
+// and disturbs none of them (H37); once there are none it says so for all.
+func TestAnotherDeclarationStaysOut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		events := someEvents(90)
+		st.Append(events[:30]...)
+		first := start(t, st, nil, counter("c"))
+		time.Sleep(10 * time.Second)
+		changed := counter("c")
+		changed.manifest.Consumers[0].Tables[0].Columns = append(changed.manifest.Consumers[0].Tables[0].Columns, abi.Column{Name: "new", Kind: abi.ColumnInt})
+		second := start(t, st, nil, changed)
+		st.Append(events[30:60]...)
+		time.Sleep(time.Minute)
+		s := status(t, second, "c")
+		require.Equal(t, host.StatePending, s.State)
+		require.Contains(t, s.Reason, "tables")
+		require.Empty(t, of(t, second, "c"))
+		ready, reasons := second.Ready()
+		require.True(t, ready, reasons)
+		require.Len(t, of(t, first, "c"), partitions)
+		require.Equal(t, want(events[:60]), seen(st, "c"))
+		require.NoError(t, second.WaitApplied(t.Context(), projection("c"), store.EventsTopic, 60, host.AllPartitions), "others apply it")
+
+		require.NoError(t, first.stop())
+		time.Sleep(time.Minute)
+		require.Equal(t, store.HaltDeclarationChanged, status(t, second, "c").Halt.Reason)
+		con, err := st.Consumer(t.Context(), projection("c"))
+		require.NoError(t, err)
+		require.Equal(t, store.StateHalted, con.State)
+
+		st.Append(events[60:]...)
+		third := start(t, st, nil, counter("c"))
+		time.Sleep(time.Minute)
+		require.Equal(t, want(events), seen(st, "c"))
+		require.Equal(t, host.StatePending, status(t, second, "c").State)
+		require.NoError(t, second.stop())
+		require.NoError(t, third.stop())
+		require.Empty(t, st.Problems())
+	})
+}
+
+// A host that cannot get on leaves the consumer to one that can, stays out for
+// longer each time it fails again, and is back once it is well (H34). Alone it
+// goes on trying.
+func TestStalledHostStaysOut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		events := someEvents(300)
+		sick := &ill{Store: st}
+		h := start(t, sick, nil, counter("c", "d"))
+		time.Sleep(10 * time.Second)
+		sick.of.Store(1) // build of c
+		st.Append(events[:100]...)
+		time.Sleep(10 * time.Minute)
+		require.Equal(t, host.StateRetrying, status(t, h, "c").State, "nobody else runs it")
+		require.Equal(t, want(events[:100]), seen(st, "d"))
+
+		well := start(t, st, nil, counter("c", "d"))
+		began := time.Now()
+		require.NoError(t, well.WaitApplied(t.Context(), projection("c"), store.EventsTopic, 100, host.AllPartitions))
+		require.LessOrEqual(t, time.Since(began), 2*time.Minute)
+		require.Equal(t, want(events[:100]), seen(st, "c"))
+		s := status(t, h, "c")
+		require.Equal(t, host.StateWithdrawn, s.State)
+		require.Contains(t, s.Reason, "no progress")
+		require.Empty(t, of(t, h, "c"))
+		require.NotEmpty(t, of(t, h, "d"), "it is of one consumer only")
+
+		st.Append(events[100:200]...)
+		time.Sleep(time.Hour)
+		sick.of.Store(0)
+		time.Sleep(time.Hour)
+		require.Equal(t, host.StateRunning, status(t, h, "c").State)
+		require.NotEmpty(t, of(t, h, "c"))
+		st.Append(events[200:]...)
+		require.NoError(t, h.WaitApplied(t.Context(), projection("c"), store.EventsTopic, 300, host.AllPartitions))
+		require.Equal(t, want(events), seen(st, "c"))
+		require.NoError(t, h.stop())
+		require.NoError(t, well.stop())
+		require.Empty(t, st.Problems())
+	})
+}
+
+// ill is what a host sees of the store whose writes for one build do not go
+// through.
+type ill struct {
+	*fake.Store
+	of atomic.Int64
+}
+
+func (s *ill) Apply(ctx context.Context, b *store.Batch) error {
+	if b.Build == s.of.Load() {
+		return &store.TransientError{Op: "apply", Err: errors.New("disk full")}
+	}
+	return s.Store.Apply(ctx, b)
+}
+
+// A batch that takes longer than the TTL costs no lease while heartbeats go
+// through: nothing is claimed twice.
+func TestSlowGuestsKeepTheirLeases(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		events := someEvents(40)
+		st.Append(events...)
+		slow := counter("c")
+		slow.before = func(context.Context, int) error {
+			time.Sleep(40 * time.Second) // virtual time: more than two TTLs
+			return nil
+		}
+		few := func(c *host.Config) { c.Batch = 4 }
+		hosts := []running{start(t, st, few, slow), start(t, st, few, slow)}
+		for _, h := range hosts {
+			require.NoError(t, h.WaitApplied(t.Context(), projection("c"), store.EventsTopic, 40, host.AllPartitions))
+		}
+		require.Equal(t, want(events), seen(st, "c"))
+		for _, o := range owners(t, st, "c") {
+			require.LessOrEqual(t, o.Generation, int64(2), "by the first that came, and by the second")
+		}
+		for _, h := range hosts {
+			require.NoError(t, h.stop())
+		}
+		require.Empty(t, st.Problems())
+	})
+}
+
+// A lease that is lost ends its own session, at once and with nothing of it
+// committed; another session of the consumer goes on under its generations.
+func TestLostLeaseIsOfOneSession(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		events := someEvents(4000)
+		st.Append(events[:2000]...)
+		var calls atomic.Int64
+		slow := counter("c")
+		slow.before = func(context.Context, int) error {
+			calls.Add(1)
+			time.Sleep(time.Second) // virtual time
+			return nil
+		}
+		few := func(c *host.Config) { c.Batch, c.Lanes, c.PageMessages, c.ShutdownTimeout = 5, 2, 20, time.Minute }
+		first, second := start(t, st, few, slow), start(t, st, few, slow)
+		time.Sleep(30 * time.Second)
+		st.Append(events[2000:]...)
+		moving := of(t, second, "c")
+		require.NotEmpty(t, moving)
+		// What second has is far behind when it comes to first: that does not read
+		// its own messages again.
+		require.NoError(t, second.stop())
+		time.Sleep(8 * time.Second)
+		require.Len(t, of(t, first, "c"), partitions)
+		require.Len(t, status(t, first, "c").Lanes, 4, "two sessions")
+
+		before := owners(t, st, "c")
+		st.StealOne(1, moving[0].Partition)
+		time.Sleep(20 * time.Second)
+		after := owners(t, st, "c")
+		came := make(map[int]bool)
+		for _, p := range moving {
+			came[p.Partition] = true
+		}
+		for p := range after {
+			if came[p] {
+				require.Greater(t, after[p].Generation, before[p].Generation, "partition %d", p)
+			} else {
+				require.Equal(t, before[p], after[p], "partition %d", p)
+			}
+		}
+		require.NoError(t, first.WaitApplied(t.Context(), projection("c"), store.EventsTopic, 4000, host.AllPartitions))
+		require.Equal(t, want(events), seen(st, "c"))
+		time.Sleep(time.Minute)
+		require.Len(t, status(t, first, "c").Lanes, 2, "one session in the end")
+		require.NoError(t, first.stop())
+		require.Empty(t, st.Problems())
+	})
+}

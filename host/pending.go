@@ -1,0 +1,90 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/projhost/projhost/store"
+)
+
+// stayOut keeps out of a consumer whose stored declaration is not this host's,
+// until it is; false if stop ended first. Hosts that run the stored one go on.
+// Where there is none the consumer halts, so that everybody can see that nobody
+// applies it. Two looks have to say so: a host that starts is no member yet.
+func (c *consumer) stayOut(stop context.Context) bool {
+	h := c.host
+	ticker := time.NewTicker(h.cfg.Rebalance)
+	defer ticker.Stop()
+	c.log.Warn("consumer is not run here: its declaration differs from the stored one", "difference", c.differs)
+	alone := 0
+	for {
+		select {
+		case <-stop.Done():
+			return false
+		case <-ticker.C:
+		}
+		err := c.subscribe(stop)
+		switch {
+		case err == nil:
+			c.log.Info("the stored declaration is this host's now")
+			c.differs = nil
+			c.setState(StateStarting, "", nil)
+			c.enlist()
+			return true
+		case !errors.As(err, &c.differs):
+			c.log.Debug("subscribe", "error", err)
+			continue
+		}
+		stored, err := h.deps.Store.Consumer(stop, c.id)
+		if err != nil {
+			c.log.Debug("read the stored declaration", "error", err)
+			continue
+		}
+		view := h.balancer.View()
+		if time.Since(view.At) > 2*h.cfg.Rebalance {
+			continue // who lives is not known
+		}
+		if len(view.Members[stored.Build]) > 0 {
+			alone = 0
+			c.setState(StatePending, c.differs.Error(), nil)
+			continue
+		}
+		if alone++; alone < 2 {
+			continue
+		}
+		halt := stored.Halt
+		if stored.State != store.StateHalted {
+			halt = &store.Halt{
+				Reason: store.HaltDeclarationChanged, Digest: c.plugin.Module.Digest(), AtUS: time.Now().UnixMicro(),
+				Message: c.differs.Error() + ": run the earlier module, or give the consumer another name",
+			}
+			if err := c.haltAbandoned(stop, stored.Build, *halt); err != nil {
+				c.log.Debug("the halt is not recorded", "error", err)
+				continue
+			}
+			c.log.Error("consumer halted: no host runs the stored declaration", "reason", halt.Reason, "message", halt.Message)
+			if h.metrics != nil {
+				h.metrics.Halted(c.id.String(), halt.Reason)
+			}
+		}
+		c.setState(StateHalted, "", halt)
+	}
+}
+
+// haltAbandoned records a halt of a build that nobody runs. The lease it takes for
+// that says that nobody does.
+func (c *consumer) haltAbandoned(ctx context.Context, build int64, halt store.Halt) error {
+	instance, _ := c.host.member.Instance()
+	leases, err := c.host.deps.Store.Claim(ctx, instance, build, []int{0})
+	if err != nil {
+		return err
+	}
+	if len(leases) == 0 {
+		return fmt.Errorf("partition 0 of build %d has an owner", build)
+	}
+	return errors.Join(
+		c.host.deps.Store.Halt(ctx, c.id, leases[0], halt),
+		c.host.deps.Store.Release(ctx, instance, leases))
+}
