@@ -163,8 +163,9 @@ type Leases interface {
 	ListInstances(ctx context.Context) ([]InstanceStatus, error)
 	// Claim takes the partitions of a build for an instance: each gets the
 	// next generation, also one that the instance holds already. Partitions
-	// owned by a live other instance, and unknown ones, are left out of the
-	// answer, which is by partition. An owner that has left, was removed, let its
+	// owned by a live other instance, unknown ones, and those whose row another
+	// transaction holds locked are left out of the answer, which is by partition;
+	// it waits for none. An owner that has left, was removed, let its
 	// TTL pass without a heartbeat, or has one further than that in the future (the
 	// database's clock was set back) is not live. ErrNotFound if the instance has
 	// not joined, or no longer counts as joined.

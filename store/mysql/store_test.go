@@ -9,6 +9,7 @@ import (
 
 	"github.com/projhost/projhost/internal/dbtest"
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/sqlstore/coretest"
 	"github.com/projhost/projhost/store/storetest"
 )
 
@@ -23,8 +24,9 @@ func TestStore(t *testing.T) {
 			dsns[cfg.Database] = dsn
 		}
 		mu.Unlock()
-		return open(tb, Options{DSN: dsn, TablePrefix: cfg.TablePrefix, ReadModelPrefix: cfg.ReadModelPrefix,
+		s := open(tb, Options{DSN: dsn, TablePrefix: cfg.TablePrefix, ReadModelPrefix: cfg.ReadModelPrefix,
 			Partitions: cfg.Partitions, MaxEvent: cfg.MaxEvent})
+		return coretest.Lockable(s, s.Core)
 	})
 }
 

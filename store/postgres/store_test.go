@@ -11,6 +11,7 @@ import (
 
 	"github.com/projhost/projhost/internal/dbtest"
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/sqlstore/coretest"
 	"github.com/projhost/projhost/store/storetest"
 )
 
@@ -22,7 +23,7 @@ func TestStore(t *testing.T) {
 			Partitions: cfg.Partitions, MaxEvent: cfg.MaxEvent, MaxOpenConns: 4, Logf: t.Logf,
 		})
 		require.NoError(t, err)
-		return s
+		return coretest.Lockable(s, s.Core)
 	})
 }
 

@@ -27,8 +27,7 @@ DECLARE @now bigint = ` + nowSQL + `;
 `
 
 	// What may be claimed is looked up without a lock and then taken by
-	// compare-and-set on the generation: a claim that waited for another does not
-	// take what it has just given away.
+	// compare-and-set on the generation. What somebody holds locked is passed over.
 	claimSQL = declareNowSQL + `DECLARE @p TABLE ([partition] int NOT NULL PRIMARY KEY, generation bigint NULL);
 INSERT INTO @p ([partition])
 SELECT DISTINCT j.p FROM OPENJSON(@partitions) WITH (p int '$') AS j;
@@ -44,7 +43,7 @@ WHERE o.instance_id IS NULL OR o.instance_id = ` + instanceSQL + `
 BEGIN TRANSACTION;
 UPDATE o SET o.instance_id = ` + instanceSQL + `, o.generation = o.generation + 1
 OUTPUT inserted.[partition], inserted.generation INTO @taken ([partition], generation)
-FROM @p AS p INNER LOOP JOIN {{ownership}} AS o WITH (ROWLOCK) ON o.build = @build AND o.[partition] = p.[partition]
+FROM @p AS p INNER LOOP JOIN {{ownership}} AS o WITH (ROWLOCK, READPAST) ON o.build = @build AND o.[partition] = p.[partition]
 WHERE o.generation = p.generation;
 COMMIT TRANSACTION;
 SELECT t.[partition], t.generation FROM @taken AS t ORDER BY t.[partition];

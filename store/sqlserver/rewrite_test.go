@@ -25,7 +25,7 @@ var (
 	innerTop   = regexp.MustCompile(`(?s)\(\s*SELECT TOP \(([^)]+)\) ((?:[^()]|\([^()]*(?:\([^()]*\)[^()]*)*\))*)\)`)
 	openJSON   = regexp.MustCompile(`(?s)OPENJSON\((@\w+)\) WITH \(((?:[^()']|'[^']*'|\(\w+\))*)\) AS j`)
 	jsonColumn = regexp.MustCompile(`(?s)^\s*(\w+) \S+ '(\$[^']*)'\s*$`)
-	updateFrom = regexp.MustCompile(`(?s)^UPDATE (\w+) SET (.*?)\n\s*FROM (\S+) AS (\w+) INNER LOOP JOIN (\S+) AS (\w+)(?: WITH \(ROWLOCK\))? ON (.*?)(?:\s+WHERE (.*))?$`)
+	updateFrom = regexp.MustCompile(`(?s)^UPDATE (\w+) SET (.*?)\n\s*FROM (\S+) AS (\w+) INNER LOOP JOIN (\S+) AS (\w+)(?: WITH \(ROWLOCK(?:, READPAST)?\))? ON (.*?)(?:\s+WHERE (.*))?$`)
 	updateSelf = regexp.MustCompile(`(?s)^UPDATE (\w+) SET (.*?)\n\s*FROM (\S+) AS (\w+) WHERE (.*)$`)
 	outputs    = regexp.MustCompile(`(?s)\s+OUTPUT inserted\.\[partition\], inserted\.generation INTO (@\w+) \(\[partition\], generation\)`)
 	deleteFrom = regexp.MustCompile(`(?s)^DELETE (\w+) FROM (\S+) AS (\w+) INNER LOOP JOIN (\S+) AS (\w+) ON (.*?)(?: WHERE (.*))?$`)
@@ -54,6 +54,7 @@ func common(s string) string {
 	s = strings.ReplaceAll(s, nowSQL, "CAST(unixepoch('subsec') * 1000000 AS INTEGER)")
 	s = strings.ReplaceAll(s, "DATALENGTH(", "octet_length(")
 	s = strings.ReplaceAll(s, " WITH (ROWLOCK)", "")
+	s = strings.ReplaceAll(s, " WITH (ROWLOCK, READPAST)", "")
 	s = strings.NewReplacer("(max)", "("+boundless+")", "(MAX)", "("+boundless+")").Replace(s)
 	s = strings.ReplaceAll(s, "\nOPTION (LOOP JOIN)", "")
 	return s

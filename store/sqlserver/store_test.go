@@ -9,6 +9,7 @@ import (
 
 	"github.com/projhost/projhost/internal/dbtest"
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/sqlstore/coretest"
 	"github.com/projhost/projhost/store/storetest"
 )
 
@@ -28,6 +29,6 @@ func TestStore(t *testing.T) {
 		s, err := Open(tb.Context(), Options{DSN: dsn, TablePrefix: cmp.Or(cfg.TablePrefix, "ph_"), ReadModelPrefix: cfg.ReadModelPrefix,
 			Partitions: cfg.Partitions, MaxEvent: cfg.MaxEvent})
 		require.NoError(tb, err)
-		return s
+		return coretest.Lockable(s, s.Core)
 	})
 }

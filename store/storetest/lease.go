@@ -31,6 +31,7 @@ var leaseCases = []testCase{
 	{"ClaimNeedsAnInstance", leaseNeedsInstance},
 	{"UnknownPartitionsAreLeftOut", leaseUnknownPartition},
 	{"ConcurrentClaimsHaveOneWinnerEach", leaseConcurrentClaims},
+	{"LockedRowsHoldNoClaimUp", leaseLocked},
 	{"BuildsAreApart", leaseBuilds},
 }
 
@@ -291,6 +292,27 @@ func leaseConcurrentClaims(t *testing.T, d *db) {
 	for _, o := range owners {
 		require.Equal(t, owner[o.Partition], o.InstanceID)
 	}
+}
+
+// A host is frozen in the middle of an apply: its locks are in the way of one
+// partition, not of all, until they end (H35). Nobody waits for its own either.
+func leaseLocked(t *testing.T, d *db) {
+	rows, ok := d.Store.(RowLocker)
+	if !ok {
+		return // a claim is alone in the database
+	}
+	l := d.laneTTL("frozen", time.Second, 1, 2, 3)
+	d.join("next")
+	require.Eventually(t, func() bool { return !d.instance("frozen").Live }, waitMax, 20*time.Millisecond)
+	unlock, err := rows.LockLease(d.ctx(), l.c.Build, 2)
+	require.NoError(t, err)
+	defer func() { _ = unlock() }()
+	require.Equal(t, []store.Lease{{Build: l.c.Build, Partition: 1, Generation: 2}, {Build: l.c.Build, Partition: 3, Generation: 2}},
+		d.claim("next", l.c.Build, 1, 2, 3))
+	require.Empty(t, d.claim("next", l.c.Build, 2))
+	require.Equal(t, store.Ownership{Partition: 2, InstanceID: "frozen", Generation: 1}, d.owner(l.c.Build, 2))
+	require.NoError(t, unlock())
+	require.Equal(t, []store.Lease{{Build: l.c.Build, Partition: 2, Generation: 2}}, d.claim("next", l.c.Build, 2))
 }
 
 func leaseBuilds(t *testing.T, d *db) {

@@ -34,8 +34,16 @@ type Config struct {
 }
 
 // Open opens a database for a test, which closes it. What the database needs
-// beyond that (files, schemas) is the opener's to clean up.
+// beyond that (files, schemas) is the opener's to clean up. Where the engine
+// locks single rows, the store is a [RowLocker] as well.
 type Open func(t testing.TB, cfg Config) store.Store
+
+// RowLocker holds the ownership row of a partition locked, as the transaction
+// does of a host that stands still in it.
+type RowLocker interface {
+	// LockLease locks a row until unlock is called, once or more often.
+	LockLease(ctx context.Context, build int64, partition int) (unlock func() error, err error)
+}
 
 // group is the cases of one role or promise.
 type group struct {

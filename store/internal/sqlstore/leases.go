@@ -128,8 +128,8 @@ func (c *Core) instances(ctx context.Context, conn Conn) (list []store.InstanceS
 //
 // Promise (P2): each lease has one holder at each generation. What may be
 // claimed is looked up first and then taken by compare-and-set on the
-// generation, so two claims cannot take it for the same one, and a claim that
-// waited for another does not take what it has just given to a live instance.
+// generation, so two claims cannot take it for the same one. It waits for nobody:
+// a row that somebody holds locked is left out.
 func (c *Core) Claim(ctx context.Context, instanceID string, build int64, partitions []int) (leases []store.Lease, err error) {
 	partitions = slices.Sorted(slices.Values(partitions))
 	err = c.Engine.Write(ctx, "claim", func(conn Conn) error {
@@ -157,16 +157,22 @@ func (c *Core) Claim(ctx context.Context, instanceID string, build int64, partit
 }
 
 func (c *Core) claim(ctx context.Context, conn Conn, instanceID string, build int64, partitions []int) (leases []store.Lease, err error) {
-	text := c.SQL(fmt.Sprintf(claimableSQL, numbers(partitions)))
-	err = each(ctx, conn, text, []any{build, instanceID}, func(r Rows) error {
-		var partition int64
-		l := store.Lease{Build: build}
-		err := r.Scan(&partition, &l.Generation)
-		l.Partition = int(partition)
-		leases = append(leases, l)
-		return err
-	})
-	if err != nil || len(leases) == 0 {
+	read := func(text string, args ...any) ([]store.Lease, error) {
+		var list []store.Lease
+		err := each(ctx, conn, c.SQL(text), args, func(r Rows) error {
+			var partition int64
+			l := store.Lease{Build: build}
+			err := r.Scan(&partition, &l.Generation)
+			l.Partition = int(partition)
+			list = append(list, l)
+			return err
+		})
+		return list, err
+	}
+	if leases, err = read(fmt.Sprintf(claimableSQL, numbers(partitions)), build, instanceID); err != nil || len(leases) == 0 {
+		return nil, err
+	}
+	if leases, err = read(fmt.Sprintf(freeSQL, held(leases)), build); err != nil || len(leases) == 0 {
 		return nil, err
 	}
 	n, err := conn.Exec(ctx, c.SQL(fmt.Sprintf(claimSQL, held(leases))), instanceID, build)

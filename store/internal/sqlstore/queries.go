@@ -158,6 +158,8 @@ const (
 	claimableSQL = `SELECT "partition", generation FROM {{ownership}} WHERE build = ? AND "partition" IN (%s)
 		AND (instance_id IS NULL OR instance_id = {{?}} OR instance_id NOT IN (SELECT id FROM {{instances}} WHERE ` + live + `))
 		ORDER BY "partition"`
+	// What has changed since it was looked at is at its generation no more.
+	freeSQL    = `SELECT "partition", generation FROM {{ownership}} WHERE build = ? AND (%s) ORDER BY "partition" FOR UPDATE SKIP LOCKED`
 	claimSQL   = `UPDATE {{ownership}} SET instance_id = ?, generation = generation + 1 WHERE build = ? AND (%s)`
 	releaseSQL = `UPDATE {{ownership}} SET instance_id = NULL WHERE build = ? AND instance_id = {{?}} AND (%s)`
 	delistSQL  = `DELETE FROM {{members}} WHERE instance_id = {{?}} AND build NOT IN (%s)`

@@ -51,7 +51,7 @@ WHERE o.instance_id IS NULL OR o.instance_id = CAST(@instance COLLATE Latin1_Gen
 BEGIN TRANSACTION;
 UPDATE o SET o.instance_id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)), o.generation = o.generation + 1
 OUTPUT inserted.[partition], inserted.generation INTO @taken ([partition], generation)
-FROM @p AS p INNER LOOP JOIN [ph_ownership] AS o WITH (ROWLOCK) ON o.build = @build AND o.[partition] = p.[partition]
+FROM @p AS p INNER LOOP JOIN [ph_ownership] AS o WITH (ROWLOCK, READPAST) ON o.build = @build AND o.[partition] = p.[partition]
 WHERE o.generation = p.generation;
 COMMIT TRANSACTION;
 SELECT t.[partition], t.generation FROM @taken AS t ORDER BY t.[partition];

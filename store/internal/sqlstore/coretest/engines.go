@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/projhost/projhost/store"
 	"github.com/projhost/projhost/store/internal/sqlstore"
 )
 
@@ -114,7 +115,7 @@ func (f full) Write(ctx context.Context, op string, fn func(sqlstore.Conn) error
 	})
 }
 
-// between runs something once before the first UPDATE of a transaction.
+// between runs something once before a transaction's first statement that locks.
 type between struct {
 	sqlstore.Engine
 	once sync.Once
@@ -133,4 +134,43 @@ type betweenConn struct {
 func (c betweenConn) Exec(ctx context.Context, text string, args ...any) (int64, error) {
 	c.b.once.Do(c.b.run)
 	return c.Conn.Exec(ctx, text, args...)
+}
+
+func (c betweenConn) Query(ctx context.Context, text string, args ...any) (sqlstore.Rows, error) {
+	if strings.Contains(text, "FOR UPDATE") {
+		c.b.once.Do(c.b.run)
+	}
+	return c.Conn.Query(ctx, text, args...)
+}
+
+// Lockable is a store whose rows a test can lock: a storetest.RowLocker.
+func Lockable(s store.Store, c *sqlstore.Core) store.Store { return lockable{s, c} }
+
+type lockable struct {
+	store.Store
+	core *sqlstore.Core
+}
+
+// LockLease holds an ownership row as a transaction does that stands still.
+func (l lockable) LockLease(ctx context.Context, build int64, partition int) (unlock func() error, err error) {
+	held, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- l.core.Engine.Write(context.WithoutCancel(ctx), "lock", func(conn sqlstore.Conn) error {
+			n, err := conn.Exec(ctx, l.core.SQL(`UPDATE {{ownership}} SET generation = generation WHERE build = ? AND "partition" = ?`), build, int64(partition))
+			if err == nil && n != 1 {
+				err = store.ErrNotFound
+			}
+			if err == nil {
+				close(held)
+				<-goOn
+			}
+			return err
+		})
+	}()
+	select {
+	case <-held:
+		return sync.OnceValue(func() error { close(goOn); return <-ended }), nil
+	case err := <-ended:
+		return nil, err
+	}
 }
