@@ -161,7 +161,7 @@ func (d *Decoder) set(m member, v []byte, e *store.ImportEvent) (err error) {
 	case mAggregateType:
 		e.AggregateType, err = d.text(v)
 	case mAggregateID:
-		if d.lastID != "" && len(v) == len(d.lastID)+2 && string(v[1:len(v)-1]) == d.lastID && v[0] == '"' && !strings.Contains(d.lastID, `\\`) {
+		if d.lastID != "" && len(v) == len(d.lastID)+2 && string(v[1:len(v)-1]) == d.lastID && v[0] == '"' && !strings.Contains(d.lastID, `\`) {
 			e.AggregateID = d.lastID // files often keep a stream's events together
 			break
 		}

@@ -62,6 +62,18 @@ func TestDecodeTakesEveryMember(t *testing.T) {
 	require.Empty(t, e.AggregateID)
 }
 
+// The stream of the line before is no guide to what an escape means.
+func TestStreamsThatDifferByAnEscape(t *testing.T) {
+	d := Decoder{}
+	for _, c := range []struct{ written, means string }{
+		{`a\\n`, `a\n`}, {`a\n`, "a\n"}, {`a\\/b`, `a\/b`}, {`a\/b`, "a/b"}, {`a\u002fb`, "a/b"}, {"a/b", "a/b"}, {"a/b", "a/b"},
+	} {
+		var e store.ImportEvent
+		require.NoError(t, d.Decode([]byte(`{"aggregate_type":"a","aggregate_id":"`+c.written+`","type":"T","data":1}`), &e))
+		require.Equal(t, c.means, e.AggregateID, c.written)
+	}
+}
+
 func TestDecodeSaysWhatIsWrong(t *testing.T) {
 	const ok = `"aggregate_type":"a","aggregate_id":"b","type":"T"`
 	for line, want := range map[string]string{
