@@ -81,6 +81,9 @@ func (c *client) call(ctx context.Context, method, path string, query url.Values
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, answerMax))
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil, nil, errInterrupted
+		}
 		return nil, nil, &lostCallError{"read the answer of", c.base, err}
 	}
 	if resp.StatusCode >= 300 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -65,4 +66,28 @@ func TestInterruptOfOwnServer(t *testing.T) {
 	cl := &client{base: "http://localhost", local: true, http: &http.Client{Transport: inProcess{handler}}, close: noClose}
 	_, _, err := cl.call(ctx, http.MethodPost, "/v1/import", nil, []byte("{}"))
 	require.ErrorIs(t, err, errInterrupted)
+}
+
+// Nor is an answer that an interrupt cuts short a lost connection, which an import
+// would try again.
+func TestInterruptWithinAnAnswer(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte("{"))
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	t.Cleanup(srv.Close)
+	cl := &client{base: srv.URL, http: &http.Client{Transport: afterHeader(cancel)}, close: noClose}
+	_, _, err := cl.call(ctx, http.MethodPost, "/v1/import", nil, []byte("{}"))
+	require.Equal(t, errInterrupted, err)
+}
+
+// afterHeader calls itself when an answer has begun.
+type afterHeader func()
+
+func (f afterHeader) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := http.DefaultTransport.RoundTrip(r)
+	f()
+	return resp, err
 }
