@@ -39,6 +39,7 @@ told:
 	@PATH="$$PATH:/usr/sbin"; command -v pgbouncer >/dev/null 2>&1 || echo "not run: a pooler in front of PostgreSQL (Debian: pgbouncer)"
 	@[ -n "$$PROJHOST_TEST_SQLSERVER_DSN" ] || echo "not run: SQL Server (PROJHOST_TEST_SQLSERVER_DSN=sqlserver://user:password@host); its statements are compared with golden files"
 	@[ "$$(id -u)" = 0 ] || echo "not run: the full disk on a real file system (needs root to mount a small one)"
+	@[ "$$(id -u)" = 0 ] && PATH="$$PATH:/usr/sbin:/sbin" command -v ip >/dev/null 2>&1 || echo "not run: hosts in network namespaces (need root and ip; Debian: iproute2)"
 
 fuzz:
 	@$(GO) list ./... | while read -r pkg; do \

@@ -5,11 +5,13 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -32,12 +34,15 @@ import (
 const (
 	clusterTTL       = 2 * time.Second
 	clusterRebalance = 500 * time.Millisecond
+	partitions       = 32
+	// slack is what a busy machine may take longer than the limits of hosts.
+	slack = 10 * time.Second
 )
 
 // clusterConfig is of hosts that find each other soon, and have few partitions so
 // that a short test sees each of them move.
-var clusterConfig = fmt.Sprintf("[cluster]\nheartbeat = \"300ms\"\ninstance_ttl = %q\nrebalance = %q\n[partitions]\ncount = 32\n[apply]\nlanes = 2\nbatch = 40\n",
-	clusterTTL, clusterRebalance)
+var clusterConfig = fmt.Sprintf("[cluster]\nheartbeat = \"300ms\"\ninstance_ttl = %q\nrebalance = %q\n[partitions]\ncount = %d\n[apply]\nlanes = 2\nbatch = 40\n",
+	clusterTTL, clusterRebalance, partitions)
 
 // cluster is hosts on one database, each a process with a way of its own to it.
 type cluster struct {
@@ -229,6 +234,50 @@ func (c *cluster) owned(instance string) int {
 	return c.db.count("ph_ownership WHERE instance_id = '" + instance + "'")
 }
 
+// settled waits until the partitions of every consumer are spread over these hosts
+// as evenly as is promised, or all with one where they belong together, and none
+// changes hands.
+func (c *cluster) settled(members ...*member) {
+	c.t.Helper()
+	since, before := time.Now(), ""
+	c.wait("who owns what is settled", func() string {
+		rows := c.db.rows(`SELECT c."name", o."partition", o."instance_id", o."generation" FROM "ph_ownership" o JOIN "ph_consumers" c ON c."live_build" = o."build" ORDER BY c."name", o."partition"`)
+		if now := fmt.Sprint(rows); now != before {
+			since, before = time.Now(), now
+		}
+		owned := map[string]map[string]int{} // by consumer and instance
+		for _, row := range rows {
+			if owned[row[0]] == nil {
+				owned[row[0]] = map[string]int{}
+			}
+			owned[row[0]][row[2]]++
+		}
+		var ids []string
+		for _, m := range members {
+			ids = append(ids, m.instance())
+		}
+		for name, by := range owned {
+			total, most := 0, 0
+			for _, id := range ids {
+				total, most = total+by[id], max(most, by[id])
+			}
+			bound := (5*partitions + 4*len(ids) - 1) / (4 * len(ids)) // 1.25 of an equal share, rounded up
+			switch {
+			case total < partitions:
+				return fmt.Sprintf("%d of %d partitions of %s belong to these hosts: %v", total, partitions, name, by)
+			case name == "ledger_total" && most < partitions:
+				return fmt.Sprintf("the partitions of %s belong together: %v", name, by)
+			case name != "ledger_total" && (most > bound || len(by) < len(ids)):
+				return fmt.Sprintf("the partitions of %s are not spread, at most %d to each: %v", name, bound, by)
+			}
+		}
+		if time.Since(since) < 2*clusterRebalance {
+			return "they change hands"
+		}
+		return ""
+	})
+}
+
 // start runs hosts at these members and waits until they are ready.
 func (c *cluster) start(members ...*member) {
 	c.t.Helper()
@@ -273,24 +322,40 @@ func (c *cluster) wait(what string, missing func() string) {
 	}
 }
 
-// caughtUp waits until every consumer has applied everything, as some host says,
-// and none of those that are not asked.
+// caughtUp waits until every consumer has applied everything: for every partition
+// some host says so, and none of those that are not asked has to.
 func (c *cluster) caughtUp(but ...*member) {
 	c.t.Helper()
 	for _, name := range c.consumers {
 		c.wait(name+" has caught up", func() (why string) {
+			var behind map[int]bool // with every host that was asked
 			for i, m := range c.members {
 				h := m.serves()
 				if h == nil || slices.Contains(but, m) {
 					continue
 				}
-				a, ok := h.call("GET", fmt.Sprintf("/v1/read-models/%s?limit=1&min_position=%d&wait=1s", name, h.end()), "")
+				a, ok := h.call("GET", fmt.Sprintf("/v1/read-models/%s?limit=1&min_position=%d&wait=100ms", name, h.end()), "")
 				if ok && a.status == http.StatusOK {
 					return ""
 				}
 				why += fmt.Sprintf(" host %d: %s", i, a.body)
+				var e struct {
+					Error struct{ Lagging []struct{ Partition int } }
+				}
+				if !ok || json.Unmarshal([]byte(a.body), &e) != nil || len(e.Error.Lagging) == 0 {
+					continue // it does not know
+				}
+				here := map[int]bool{}
+				for _, l := range e.Error.Lagging {
+					here[l.Partition] = behind == nil || behind[l.Partition]
+				}
+				behind = here
+				maps.DeleteFunc(behind, func(_ int, yes bool) bool { return !yes })
+				if len(behind) == 0 {
+					return ""
+				}
 			}
-			return why
+			return cmp.Or(why, " no host serves")
 		})
 	}
 }
@@ -310,9 +375,11 @@ func (c *cluster) equalsTheLog(sent *feeder) {
 	for i, m := range c.members {
 		for line := range strings.Lines(m.logs.String()) {
 			var l struct {
-				Level string `json:"@level"`
+				Level   string `json:"@level"`
+				Message string `json:"@message"`
 			}
-			if json.Unmarshal([]byte(line), &l) == nil && l.Level == "error" || strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
+			// A host that was cut off for long leaves its consumers to others.
+			if json.Unmarshal([]byte(line), &l) == nil && l.Level == "error" && l.Message != "consumer is left to other hosts" || strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
 				c.t.Errorf("host %d: %s", i, line)
 			}
 		}

@@ -27,7 +27,7 @@ var fireFor = flag.Duration("fire", 20*time.Second, "how long hosts are under fi
 // the database is killed and suspended. Afterwards every read model is that of
 // the log, every checkpoint at its end, and the ledgers show that each message
 // was applied once for each of its keys, in order. At no time has a generation of
-// a partition had two owners.
+// a partition had two owners, and in the end partitions are spread as before.
 func TestManyHostsUnderFire(t *testing.T) {
 	onPrivate(t, func(t *testing.T, v server) {
 		if *seed == 0 {
@@ -42,6 +42,7 @@ func TestManyHostsUnderFire(t *testing.T) {
 		srv := v.private(t)
 		c := newCluster(t, v, srv.DSN, plan{places: places, config: clusterConfig})
 		c.start(c.members[:hosts]...)
+		c.settled(c.members[:hosts]...)
 		watching := watchOwners(c)
 
 		feed := newFeeder(c, rand.New(rand.NewPCG(*seed, 11)), loanLines(t))
@@ -64,6 +65,7 @@ func TestManyHostsUnderFire(t *testing.T) {
 		feeding.Wait()
 		c.start(c.members[:hosts]...)
 		c.caughtUp()
+		c.settled(c.members[:hosts]...)
 		watching.stop()
 		t.Logf("%d lines, %d attempts to append; %s; %d changes of owners; %v under fire, %v to catch up",
 			feed.lines, feed.attempts, f, watching.changes, burnt.Round(time.Second), (time.Since(began) - burnt).Round(time.Second))

@@ -5,7 +5,6 @@ package e2e
 import (
 	"bufio"
 	"bytes"
-	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -78,31 +77,4 @@ func (h *host) guestCalls() (n, seconds float64) {
 		}
 	}
 	return n, seconds
-}
-
-// settled waits until every partition belongs to one of the hosts and none
-// changes hands.
-func (c *cluster) settled(members ...*member) {
-	c.t.Helper()
-	since, before := time.Now(), ""
-	c.wait("who owns what is settled", func() string {
-		now := fmt.Sprint(c.db.rows(`SELECT "build", "partition", "instance_id", "generation" FROM "ph_ownership" ORDER BY "build", "partition"`))
-		if now != before {
-			since, before = time.Now(), now
-		}
-		if c.db.count("ph_ownership WHERE instance_id IS NULL") > 0 {
-			return "some belong to nobody"
-		}
-		if time.Since(since) < 2*clusterRebalance {
-			return "they change hands"
-		}
-		owned := 0
-		for _, m := range members {
-			owned += c.owned(m.instance())
-		}
-		if all := c.db.count("ph_ownership"); owned < all {
-			return fmt.Sprintf("%d of %d belong to them", owned, all)
-		}
-		return ""
-	})
 }
