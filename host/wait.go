@@ -124,6 +124,7 @@ func (h *Host) WaitApplied(ctx context.Context, id store.ConsumerID, topic strin
 			there, stored, err := h.look(ctx, id, topic, partition)
 			switch {
 			case ctx.Err() != nil:
+			case errors.Is(err, store.ErrNotFound): // no host has subscribed yet
 			case err != nil && !retry.Transient(err):
 				return err
 			case err == nil && there >= position:
