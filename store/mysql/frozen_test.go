@@ -77,9 +77,11 @@ func TestHostFrozenInAnApplyIsEnded(t *testing.T) {
 	})
 	// The rest of the host is as frozen as its lane.
 	exec(t, conns(t, other, 1)[0], "UPDATE ph_instances SET ttl_us = 1 WHERE id = 'frozen'")
-	leases, err := other.Claim(t.Context(), "other", l.c.Build, []int{3, 4})
-	require.NoError(t, err)
-	require.Len(t, leases, 2)
+	require.Eventually(t, func() bool {
+		leases, err := other.Claim(t.Context(), "other", l.c.Build, []int{3, 4})
+		require.NoError(t, err)
+		return len(leases) == 2
+	}, time.Minute, 50*time.Millisecond, "a claim waits for no locked row, and the server ends who locks it")
 	require.Error(t, thaw())
 	outcome, err := frozen.Settle(t.Context(), b)
 	require.NoError(t, err)
