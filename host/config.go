@@ -21,6 +21,10 @@ type Config struct {
 	// Rebalance is the time between two looks at who owns which partition. Default
 	// 5 s.
 	Rebalance time.Duration
+	// MaxPartitions is how many partitions the host takes at most, over all
+	// consumers that are spread. What no host may take is nobody's. 0: no limit.
+	// Default 0.
+	MaxPartitions int
 
 	// Lanes is how many lanes apply the partitions of one consumer in
 	// parallel. Single-owner consumers have one whatever is said here.
@@ -120,6 +124,7 @@ func (c Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s must be positive, it is %d", name, v))
 		}
 	}
+	notNegative("max_partitions", c.MaxPartitions)
 	notNegative("lanes", c.Lanes)
 	notNegative("batch", c.Batch)
 	positive("batch_max", int64(c.BatchMax))

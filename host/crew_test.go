@@ -98,6 +98,35 @@ func TestHostsShare(t *testing.T) {
 	})
 }
 
+// No host takes more than its limit over all consumers. What fits nowhere is told
+// and stands still, until a host comes that has room for it.
+func TestPartitionLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		events := someEvents(60)
+		st.Append(events...)
+		limit := func(n int) func(*host.Config) { return func(c *host.Config) { c.MaxPartitions = n } }
+		first, second := start(t, st, limit(10), counter("c", "d")), start(t, st, limit(3), counter("c", "d"))
+		time.Sleep(time.Minute)
+		own := func(h running) int { return len(of(t, h, "c")) + len(of(t, h, "d")) }
+		require.Equal(t, 10, own(first))
+		require.Equal(t, 3, own(second))
+		require.Equal(t, 2*partitions-13, len(status(t, first, "c").Orphans)+len(status(t, first, "d").Orphans))
+
+		third := start(t, st, nil, counter("c", "d"))
+		for _, name := range []string{"c", "d"} {
+			require.NoError(t, third.WaitApplied(t.Context(), projection(name), store.EventsTopic, 60, host.AllPartitions))
+			require.Equal(t, want(events), seen(st, name))
+			require.Empty(t, status(t, third, name).Orphans)
+		}
+		for _, h := range []running{first, second, third} {
+			require.NoError(t, h.stop())
+		}
+		require.Empty(t, st.Problems())
+	})
+}
+
 // A stop hands over at once: nobody waits for an expiry, nor for the next look.
 func TestStopHandsOver(t *testing.T) {
 	t.Parallel()

@@ -171,7 +171,7 @@ func (h *Host) run(ctx context.Context) error {
 	}
 	h.partitions = info.Partitions
 	member, err := partition.Join(ctx, h.deps.Store, partition.MemberConfig{
-		HostName: h.cfg.HostName, TTL: h.cfg.InstanceTTL, Heartbeat: h.cfg.Heartbeat,
+		HostName: h.cfg.HostName, TTL: h.cfg.InstanceTTL, Heartbeat: h.cfg.Heartbeat, MaxPartitions: h.cfg.MaxPartitions,
 	}, h.log)
 	if err != nil {
 		return err

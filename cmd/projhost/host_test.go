@@ -89,6 +89,8 @@ const hostConfigText = `
 listen = "127.0.0.1:0"
 [partitions]
 count = 16
+[cluster]
+max_partitions = 1000
 [log]
 format = "json"
 `
@@ -171,6 +173,7 @@ func TestHostServesTheCommands(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(p.run("", "status", "--json").ok()), &st))
 	require.Equal(t, true, st["ready"])
 	require.Len(t, st["consumers"], 3)
+	require.EqualValues(t, 1000, st["instances"].([]any)[0].(map[string]any)["max_partitions"])
 	require.Contains(t, p.run("", "consumers", "list").ok(), "projection/resources")
 	show := p.run("", "consumers", "show", "accounts").ok()
 	require.Contains(t, show, "topic events: end 1000, applied 1000\n")

@@ -155,6 +155,7 @@ func hostConfig(cfg *config.Config) host.Config {
 	h.Batch = cfg.Apply.Batch
 	h.Poll = cfg.Apply.Poll
 	h.Heartbeat, h.InstanceTTL, h.Rebalance = cfg.Cluster.Heartbeat, cfg.Cluster.InstanceTTL, cfg.Cluster.Rebalance
+	h.MaxPartitions = cfg.Cluster.MaxPartitions
 	h.ShutdownTimeout = cfg.ShutdownTimeout
 	return h
 }

@@ -109,9 +109,13 @@ type Cluster struct {
 	// partitions stand still when it is killed. At least three heartbeats.
 	// 15s
 	InstanceTTL time.Duration `toml:"instance_ttl" min:"1s" max:"1h"`
-	// No effect yet: one host owns every partition.
+	// How often a host looks at who owns what.
 	// 5s
 	Rebalance time.Duration `toml:"rebalance" min:"100ms" max:"1h"`
+	// How many partitions this host takes at most, over all consumers that are
+	// not single-owner. What no host may take stands still. 0: no limit.
+	// 0
+	MaxPartitions int `toml:"max_partitions" min:"0" max:"1000000000"`
 }
 
 // Apply paces the application of messages.
