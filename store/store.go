@@ -147,8 +147,10 @@ type Leases interface {
 	// Leave releases the instance's leases and removes it with its memberships.
 	Leave(ctx context.Context, instanceID string) error
 	// Reap removes the instances that are not live, with their memberships, as
-	// Join does. Their ownership rows stay, and what those name is anybody's. It
-	// reports how many there were.
+	// Join does. Their ownership rows stay, and what those name is anybody's. What
+	// they have left open in the database, and holds others up, is ended first; an
+	// instance of which something remains is not removed yet. It reports how many
+	// it removed.
 	Reap(ctx context.Context) (int, error)
 	// Enlist sets which builds an instance runs: it is a member of exactly these
 	// afterwards, but for those that do not exist. A membership that was there
@@ -165,7 +167,8 @@ type Leases interface {
 	// next generation, also one that the instance holds already. Partitions
 	// owned by a live other instance, unknown ones, and those whose row another
 	// transaction holds locked are left out of the answer, which is by partition;
-	// it waits for none. An owner that has left, was removed, let its
+	// it waits for none. What an owner that is not live has left open in the
+	// database is ended. An owner that has left, was removed, let its
 	// TTL pass without a heartbeat, or has one further than that in the future (the
 	// database's clock was set back) is not live. ErrNotFound if the instance has
 	// not joined, or no longer counts as joined.

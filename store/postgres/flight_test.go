@@ -196,6 +196,10 @@ func works(t *testing.T, s *Store) {
 	t.Helper()
 	ctx := t.Context()
 	l := newLane(t, s, "accounts")
+	named, err := s.ask(ctx, tables(s.opt.TablePrefix, `SELECT count(*)::text FROM {{instances}} i JOIN pg_stat_activity a ON a.application_name = i.session
+ WHERE a.pid = pg_backend_pid()`))
+	require.NoError(t, err)
+	require.Equal(t, "1", named, "what it would leave open is known to be its own")
 	const writers, rounds = 6, 10
 	var wg sync.WaitGroup
 	for w := range writers {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"embed"
 	"errors"
 	"fmt"
@@ -96,6 +97,13 @@ func openEngine(ctx context.Context, opt *Options) (e *engine, where string, err
 	if err != nil {
 		return nil, "", badDSN("direct_dsn")
 	}
+	// The name that all sessions of this process have, and no others: see the
+	// table of instances.
+	token := rand.Text()[:16]
+	for _, c := range []*pgx.ConnConfig{cfg.ConnConfig, direct} {
+		name := cmp.Or(c.RuntimeParams["application_name"], "projhost")
+		c.RuntimeParams["application_name"] = name[:min(len(name), nameMax-1-len(token))] + " " + token
+	}
 	e = &engine{timeout: opt.Timeout, raise: func() {}, closed: make(chan struct{}), direct: direct}
 	mode := cfg.ConnConfig.DefaultQueryExecMode
 	if pooled && !strings.Contains(opt.DSN, "default_query_exec_mode") {
@@ -141,6 +149,9 @@ func openEngine(ctx context.Context, opt *Options) (e *engine, where string, err
 	return e, fmt.Sprintf("database %q at %s", cfg.ConnConfig.Database, cfg.ConnConfig.Host), nil
 }
 
+// nameMax is how long an application_name may be; the rest is cut off.
+const nameMax = 63
+
 // badDSN says no word of the string: whatever it was meant to be, it holds a
 // password.
 func badDSN(key string) error {
@@ -150,12 +161,6 @@ func badDSN(key string) error {
 // prepareConn adds to a configuration what every connection has, unless the
 // connection string says otherwise.
 func prepareConn(c *pgconn.Config, timeout time.Duration, settings map[string]string) {
-	if c.RuntimeParams == nil {
-		c.RuntimeParams = map[string]string{}
-	}
-	if c.RuntimeParams["application_name"] == "" {
-		c.RuntimeParams["application_name"] = "projhost"
-	}
 	for k, v := range settings {
 		if _, ok := c.RuntimeParams[k]; !ok {
 			c.RuntimeParams[k] = v

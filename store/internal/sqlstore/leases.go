@@ -49,6 +49,12 @@ func (c *Core) reaping(ctx context.Context, op string) (steps []Step, n int, now
 			steps, n = append(steps, Step{c.q.dropLapsed, []any{id}}, Step{c.q.dropStranger, []any{id}}), n+1
 			return err
 		})
+		if err == nil && n > 0 {
+			var left int64
+			if _, left, err = c.endLapsed(ctx, conn); left > 0 {
+				steps, n = nil, 0 // without their instance nobody would find them
+			}
+		}
 		if err != nil {
 			return err
 		}
@@ -56,6 +62,15 @@ func (c *Core) reaping(ctx context.Context, op string) (steps []Step, n int, now
 		return err
 	})
 	return steps, n, now, err
+}
+
+// endLapsed ends the sessions that lapsed instances have left open, with the locks
+// and the positions that others wait for (H35).
+func (c *Core) endLapsed(ctx context.Context, conn Conn) (found, left int64, err error) {
+	if c.Dialect.EndLapsed != "" {
+		_, err = one(ctx, conn, c.q.endLapsed, nil, &found, &left)
+	}
+	return found, left, err
 }
 
 // Heartbeat implements [store.Leases].
@@ -132,8 +147,34 @@ func (c *Core) instances(ctx context.Context, conn Conn) (list []store.InstanceS
 // a row that somebody holds locked is left out.
 func (c *Core) Claim(ctx context.Context, instanceID string, build int64, partitions []int) (leases []store.Lease, err error) {
 	partitions = slices.Sorted(slices.Values(partitions))
+	leases, lapsed, err := c.claimFree(ctx, instanceID, build, partitions)
+	if err != nil || !lapsed {
+		return leases, err
+	}
+	// What the owner had under way may be in the way of more than these rows. How
+	// that goes does not matter to what is held already: the caller tries again.
+	var ended int64
+	_ = c.Engine.Read(ctx, "claim", func(conn Conn) (err error) {
+		ended, _, err = c.endLapsed(ctx, conn)
+		return err
+	})
+	if ended == 0 {
+		return leases, nil
+	}
+	rest := slices.DeleteFunc(partitions, func(p int) bool {
+		return slices.ContainsFunc(leases, func(l store.Lease) bool { return l.Partition == p })
+	})
+	more, _, _ := c.claimFree(ctx, instanceID, build, rest)
+	leases = append(leases, more...)
+	slices.SortFunc(leases, func(a, b store.Lease) int { return a.Partition - b.Partition })
+	return leases, nil
+}
+
+// claimFree claims what nobody holds locked. lapsed tells that some of it, locked
+// or not, had an owner that is not live.
+func (c *Core) claimFree(ctx context.Context, instanceID string, build int64, partitions []int) (leases []store.Lease, lapsed bool, err error) {
 	err = c.Engine.Write(ctx, "claim", func(conn Conn) error {
-		leases = nil
+		leases, lapsed = nil, false
 		joined, err := number(ctx, conn, c.q.joined, instanceID)
 		if err != nil {
 			return err
@@ -142,50 +183,50 @@ func (c *Core) Claim(ctx context.Context, instanceID string, build int64, partit
 			return fmt.Errorf("claim: instance %s: %w", instanceID, store.ErrNotFound)
 		}
 		for chunk := range slices.Chunk(partitions, rowsMax) {
-			got, err := c.claim(ctx, conn, instanceID, build, chunk)
+			got, late, err := c.claim(ctx, conn, instanceID, build, chunk)
 			if err != nil {
 				return err
 			}
-			leases = append(leases, got...)
+			leases, lapsed = append(leases, got...), lapsed || late
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	return leases, nil
+	return leases, lapsed, nil
 }
 
-func (c *Core) claim(ctx context.Context, conn Conn, instanceID string, build int64, partitions []int) (leases []store.Lease, err error) {
+func (c *Core) claim(ctx context.Context, conn Conn, instanceID string, build int64, partitions []int) (leases []store.Lease, lapsed bool, err error) {
 	read := func(text string, args ...any) ([]store.Lease, error) {
 		var list []store.Lease
 		err := each(ctx, conn, c.SQL(text), args, func(r Rows) error {
-			var partition int64
+			var partition, late int64
 			l := store.Lease{Build: build}
-			err := r.Scan(&partition, &l.Generation)
+			err := r.Scan(&partition, &l.Generation, &late)
 			l.Partition = int(partition)
-			list = append(list, l)
+			list, lapsed = append(list, l), lapsed || late != 0
 			return err
 		})
 		return list, err
 	}
-	if leases, err = read(fmt.Sprintf(claimableSQL, numbers(partitions)), build, instanceID); err != nil || len(leases) == 0 {
-		return nil, err
+	if leases, err = read(fmt.Sprintf(claimableSQL, numbers(partitions)), instanceID, build, instanceID); err != nil || len(leases) == 0 {
+		return nil, lapsed, err
 	}
 	if leases, err = read(fmt.Sprintf(freeSQL, held(leases)), build); err != nil || len(leases) == 0 {
-		return nil, err
+		return nil, lapsed, err
 	}
 	n, err := conn.Exec(ctx, c.SQL(fmt.Sprintf(claimSQL, held(leases))), instanceID, build)
 	if err != nil {
-		return nil, err
+		return nil, lapsed, err
 	}
 	if n != int64(len(leases)) {
-		return nil, fmt.Errorf("claim: %w", ErrRace)
+		return nil, lapsed, fmt.Errorf("claim: %w", ErrRace)
 	}
 	for i := range leases {
 		leases[i].Generation++
 	}
-	return leases, nil
+	return leases, lapsed, nil
 }
 
 // numbers is a list of numbers for IN.

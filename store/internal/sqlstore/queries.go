@@ -1,5 +1,7 @@
 package sqlstore
 
+import "strings"
+
 // queries are the static statements, spelled once.
 type queries struct {
 	applied string
@@ -42,6 +44,7 @@ type queries struct {
 	instances    string
 	joined       string
 	lapsed       string
+	endLapsed    string
 	dropLapsed   string
 	dropInstance string
 	held         string
@@ -134,6 +137,7 @@ func newQueries(n *naming) queries {
 		instances: n.sql(`SELECT id, host_name, started_us, ttl_us, last_heartbeat_us, max_partitions, CASE WHEN ` + live + ` THEN 1 ELSE 0 END
 			FROM {{instances}} ORDER BY started_us, id`),
 		lapsed:       n.sql(`SELECT id FROM {{instances}} WHERE NOT ` + live + ` ORDER BY id`),
+		endLapsed:    n.sql(strings.ReplaceAll(n.d.EndLapsed, "{{live}}", live)),
 		dropLapsed:   n.sql(`DELETE FROM {{instances}} WHERE id = {{?}} AND NOT ` + live),
 		dropInstance: n.sql(`DELETE FROM {{instances}} WHERE id = {{?}}`),
 		held:         n.sql(`SELECT build, "partition", generation FROM {{ownership}} WHERE instance_id = {{?}} ORDER BY build, "partition"`),
@@ -155,11 +159,11 @@ const updateSnapshotSQL = `UPDATE {{snapshots}} SET sequence = ?, version = ?, c
  WHERE aggregate_type = {{?}} AND aggregate_id = {{?}}`
 
 const (
-	claimableSQL = `SELECT "partition", generation FROM {{ownership}} WHERE build = ? AND "partition" IN (%s)
+	claimableSQL = `SELECT "partition", generation, CASE WHEN instance_id <> {{?}} THEN 1 ELSE 0 END FROM {{ownership}} WHERE build = ? AND "partition" IN (%s)
 		AND (instance_id IS NULL OR instance_id = {{?}} OR instance_id NOT IN (SELECT id FROM {{instances}} WHERE ` + live + `))
 		ORDER BY "partition"`
 	// What has changed since it was looked at is at its generation no more.
-	freeSQL    = `SELECT "partition", generation FROM {{ownership}} WHERE build = ? AND (%s) ORDER BY "partition" FOR UPDATE SKIP LOCKED`
+	freeSQL    = `SELECT "partition", generation, 0 FROM {{ownership}} WHERE build = ? AND (%s) ORDER BY "partition" FOR UPDATE SKIP LOCKED`
 	claimSQL   = `UPDATE {{ownership}} SET instance_id = ?, generation = generation + 1 WHERE build = ? AND (%s)`
 	releaseSQL = `UPDATE {{ownership}} SET instance_id = NULL WHERE build = ? AND instance_id = {{?}} AND (%s)`
 	delistSQL  = `DELETE FROM {{members}} WHERE instance_id = {{?}} AND build NOT IN (%s)`

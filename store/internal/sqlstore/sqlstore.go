@@ -124,6 +124,12 @@ type Dialect struct {
 	ScriptBegin, ScriptEnd string
 	// PositionMode is frozen by the first start.
 	PositionMode string
+	// EndLapsed ends the sessions on the server in which instances that are not
+	// live have left a transaction open, and gives the number of those that it
+	// found and of those of them that are still there. {{live}} is the condition
+	// that a row of {{instances}} is live. "" where limits of the server's own end
+	// all of them in time.
+	EndLapsed string
 	// Describe tells a table of the current schema as the catalogue has it,
 	// empty for none. A column that the database computes or numbers HasDefault.
 	// Find tells what has a name, whatever its case: "table", "view", "index", …

@@ -56,7 +56,8 @@ CREATE TABLE {{ownership}} (
 );
 
 -- An instance counts as running while ttl_us is 0 or its last heartbeat is not
--- older than that, by the database's clock.
+-- older than that, by the database's clock. session is the application_name of all
+-- of its sessions: what one that has lapsed left open is found by it.
 CREATE TABLE {{instances}} (
     id                character varying(255) COLLATE "C" NOT NULL,
     host_name         text   NOT NULL,
@@ -64,6 +65,7 @@ CREATE TABLE {{instances}} (
     ttl_us            bigint NOT NULL,
     last_heartbeat_us bigint NOT NULL,
     max_partitions    integer NOT NULL DEFAULT 0,
+    session           text   NOT NULL DEFAULT left(current_setting('application_name'), 63),
     PRIMARY KEY (id)
 ) WITH (fillfactor = 50);
 
