@@ -2,9 +2,13 @@ package mysql
 
 import (
 	"context"
+	"database/sql/driver"
+	"net"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-sql-driver/mysql"
 	"github.com/stretchr/testify/require"
 
 	"github.com/projhost/projhost/internal/dbtest"
@@ -91,4 +95,50 @@ func TestHostFrozenInAnApplyIsEnded(t *testing.T) {
 	for _, c := range checkpoints {
 		require.Zero(t, c.Position)
 	}
+}
+
+// The same in the middle of a statement: the server waits for its rest, and the
+// transaction is not idle.
+func TestHostFrozenWithinAStatementIsEnded(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.MySQL(t)
+	var mu sync.Mutex
+	dialed := map[string]net.Conn{} // by the client's address
+	mysql.RegisterDialContext("tcpcaught", func(ctx context.Context, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		if err == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			dialed[c.LocalAddr().String()] = c
+		}
+		return c, err
+	})
+	cfg, err := mysql.ParseDSN(dsn)
+	require.NoError(t, err)
+	cfg.Net = "tcpcaught"
+	frozen, other := open(t, Options{DSN: cfg.FormatDSN(), Timeout: 3 * time.Second}), open(t, Options{DSN: dsn})
+	t.Cleanup(func() { require.NoError(t, frozen.Close()); require.NoError(t, other.Close()) })
+	c := appendTo("A-1", 0, withID(1))
+	thaw := freeze(t, frozen, func(se *session) error {
+		if _, err := frozen.newAppend(context.Background(), se).commit(&c, []store.ID{withID(1).ID}, wayFast); err != nil {
+			return err
+		}
+		var from string
+		err := se.scan(context.Background(), "SELECT host FROM information_schema.PROCESSLIST WHERE id = connection_id()", nil, func(v []driver.Value) error {
+			from = string(v[0].([]byte))
+			return nil
+		}, nil)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		_, err = dialed[from].Write([]byte{100, 0, 0, 0, 3, 'S', 'E', 'L'}) // of a query of 99 bytes
+		return err
+	})
+	res, err := other.Commit(t.Context(), appendTo("A-2", 0, withID(3)))
+	require.NoError(t, err)
+	require.EqualValues(t, 1, res.Streams[0].LastPosition)
+	require.Error(t, thaw())
+	require.Len(t, all(t, other, store.PageQuery{Limit: 10}), 1)
 }

@@ -212,6 +212,7 @@ func settings(srv *server, timeout time.Duration) map[string]string {
 	} else {
 		set["transaction_isolation"] = "'READ-COMMITTED'"
 		set["wait_timeout"] = seconds
+		set["net_read_timeout"] = seconds // for the rest of a statement that has begun to come
 	}
 	return set
 }

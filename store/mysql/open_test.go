@@ -49,14 +49,14 @@ func TestSessionsAreSetAlike(t *testing.T) {
 		require.NoError(t, c.QueryRowContext(t.Context(), "SELECT "+expression).Scan(&v))
 		return v
 	}
-	isolation, idle := "@@transaction_isolation", "@@wait_timeout"
+	isolation, idle, rest := "@@transaction_isolation", "@@wait_timeout", "@@net_read_timeout"
 	if s.server.mariadb {
-		isolation, idle = "@@tx_isolation", "@@idle_transaction_timeout"
+		isolation, idle, rest = "@@tx_isolation", "@@idle_transaction_timeout", "@@idle_write_transaction_timeout"
 	}
 	for expression, want := range map[string]string{
 		"@@autocommit": "1", "@@time_zone": "+00:00", "@@innodb_lock_wait_timeout": "7", "@@lock_wait_timeout": "7", "@@unique_checks": "1",
 		"@@collation_connection": s.server.collation(), "@@character_set_client": "utf8mb4", "@@character_set_results": "utf8mb4",
-		isolation: "READ-COMMITTED", idle: "7", `"text"`: "text",
+		isolation: "READ-COMMITTED", idle: "7", rest: "7", `"text"`: "text",
 	} {
 		require.Equal(t, want, value(expression), expression)
 	}
