@@ -92,7 +92,7 @@ func (a *appending) run(ctx context.Context) error {
 // fly stores everything that is to do in one flight.
 func (a *appending) fly(ctx context.Context, queue bool) (committing bool, err error) {
 	e := a.s.engine
-	list := e.beginWrite()
+	list := e.beginFlight()
 	if len(a.pending) > 0 {
 		list = append(list, a.s.beginAppend())
 	}

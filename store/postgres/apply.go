@@ -68,7 +68,7 @@ type applyFlight struct {
 }
 
 func (s *Store) applyFlight(b *store.Batch) (*applyFlight, error) {
-	f := &applyFlight{list: s.engine.beginWrite(), tables: map[int]string{}, arena: arenas.Get().(*arena)}
+	f := &applyFlight{list: s.engine.beginFlight(), tables: map[int]string{}, arena: arenas.Get().(*arena)}
 	f.arena.used = 0
 	f.fence = len(f.list)
 	f.list = append(f.list, s.leaseStatement(s.q.fence, b))

@@ -25,7 +25,10 @@ type engine struct {
 	named  bool
 	// local sets in each write transaction what a session behind a pooler
 	// cannot keep; "" where the session has it.
-	local   string
+	local string
+	// bound ends a transaction that is sent whole, where the server can: one whose
+	// client freezes while it sends is not idle. "" before PostgreSQL 17.
+	bound   string
 	timeout time.Duration
 	raise   func()
 	started atomic.Int64 // when the server of the last connection did, by its clock
@@ -201,6 +204,15 @@ func (e *engine) beginWrite() []*statement {
 	list := []*statement{{sql: "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"}}
 	if e.local != "" {
 		list = append(list, &statement{sql: e.local})
+	}
+	return list
+}
+
+// beginFlight are those of a transaction that is sent whole.
+func (e *engine) beginFlight() []*statement {
+	list := e.beginWrite()
+	if e.bound != "" {
+		list = append(list, &statement{sql: e.bound})
 	}
 	return list
 }

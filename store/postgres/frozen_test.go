@@ -25,6 +25,9 @@ type frozen struct {
 
 const frozenTTL = 2 * time.Second
 
+// drawn tells whether a transaction has drawn a position.
+const drawn = `SELECT count(*) > 0 FROM pg_locks WHERE relation = pg_get_serial_sequence('ph_events', 'position')::regclass AND mode = 'RowExclusiveLock'`
+
 func newFrozen(t *testing.T) *frozen {
 	dsn := dbtest.Postgres(t)
 	p := dbtest.NewProxy(t, dsn)
@@ -113,7 +116,7 @@ func TestHostFrozenInAnAppendIsRemoved(t *testing.T) {
 	t.Parallel()
 	f := newFrozen(t)
 	n, r := 0, &reader{s: f.other}
-	thaw := f.freeze(`SELECT count(*) > 0 FROM pg_locks WHERE relation = pg_get_serial_sequence('ph_events', 'position')::regclass AND mode = 'RowExclusiveLock'`, func() error {
+	thaw := f.freeze(drawn, func() error {
 		n++
 		_, err := f.s.Commit(context.Background(), store.Commit{Streams: []store.StreamAppend{
 			{AggregateType: "account", AggregateID: fmt.Sprint(n), Events: []store.NewEvent{given(n)}}}})
@@ -174,4 +177,40 @@ func TestOthersKeepWhatTheyHaveUnderWay(t *testing.T) {
 	close(out)
 	require.NoError(t, <-ended)
 	require.NoError(t, <-ended)
+}
+
+// Where nobody lapses, since it is no host or the only one, PostgreSQL 17 and later
+// ends it by itself.
+func TestFrozenFlightIsEndedByTheServer(t *testing.T) {
+	t.Parallel()
+	dsn := dbtest.Postgres(t)
+	p := dbtest.NewProxy(t, dsn)
+	t.Cleanup(p.Release)
+	s := host(t, with(t, p.DSN, "", map[string]string{"default_query_exec_mode": "cache_statement"}),
+		func(o *Options) { o.DirectDSN, o.MaxOpenConns, o.Timeout = dsn, 1, time.Second })
+	if s.engine.bound == "" {
+		var version int
+		require.NoError(t, rawConn(t, dsn).QueryRow(t.Context(), `SELECT current_setting('server_version_num')::int`).Scan(&version))
+		require.Less(t, version, transactionTimeout)
+		return // its instance has to lapse
+	}
+	f := &frozen{t: t, lane: &lane{s: s}, proxy: p, other: host(t, dsn)}
+	require.NoError(t, s.Join(t.Context(), store.Instance{ID: "i"}))
+	n := 0
+	thaw := f.freeze(drawn, func() error {
+		n++
+		_, err := s.Commit(context.Background(), store.Commit{Streams: []store.StreamAppend{
+			{AggregateType: "account", AggregateID: fmt.Sprint(n), Events: []store.NewEvent{given(n)}}}})
+		return err
+	})
+	look := rawConn(t, dsn)
+	require.Eventually(t, func() bool {
+		var is bool
+		require.NoError(t, look.QueryRow(t.Context(), drawn).Scan(&is))
+		return !is
+	}, markPatience, 20*time.Millisecond)
+	require.Error(t, thaw())
+	version, err := f.other.StreamVersion(t.Context(), "account", fmt.Sprint(n))
+	require.NoError(t, err)
+	require.Zero(t, version)
 }

@@ -135,7 +135,7 @@ func (i *importing) stored(e *store.ImportEvent, sequence int64) *store.Event {
 
 func (i *importing) copy(ctx context.Context, queue bool) (committing bool, err error) {
 	e := i.s.engine
-	begin := append(e.beginWrite(), i.s.beginAppend())
+	begin := append(e.beginFlight(), i.s.beginAppend())
 	if queue {
 		// Nobody else who lost a race is in the way, and few others are.
 		for _, key := range i.streams[:min(len(i.streams), 100)] {

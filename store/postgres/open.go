@@ -26,6 +26,13 @@ import (
 //go:embed schema/*.sql
 var schemaFiles embed.FS
 
+// transactionTimeout is the first version that has a limit of that name. A flight
+// may wait for several locks, each within its own limit.
+const (
+	transactionTimeout = 170000
+	flightMax          = 4 // times that limit
+)
+
 // serverMin is PostgreSQL 14.
 const serverMin = 140000
 
@@ -259,6 +266,10 @@ func (s *Store) examineServer(ctx context.Context) (version string, err error) {
 	}
 	for _, w := range v.warnings() {
 		s.logf("%s", w)
+	}
+	if v.number >= transactionTimeout {
+		limit := strconv.FormatInt(flightMax*s.opt.Timeout.Milliseconds(), 10)
+		s.engine.bound = "SELECT set_config('transaction_timeout', '" + limit + "', true)"
 	}
 	if s.opt.DirectDSN == "" || s.opt.DirectDSN == s.opt.DSN {
 		return v.version, nil
