@@ -51,7 +51,7 @@ func hold(t *testing.T, st *fake.Store, name, instance string, ttl time.Duration
 	for p := range partitions {
 		all = append(all, p)
 	}
-	leases, err := st.Claim(t.Context(), instance, con.Build, all)
+	leases, _, err := st.Claim(t.Context(), instance, con.Build, all)
 	require.NoError(t, err)
 	require.Len(t, leases, partitions)
 }
@@ -79,7 +79,7 @@ func TestWaitsForAHostThatWasKilled(t *testing.T) {
 		hold2 := func(name string) {
 			con, err := st.Consumer(t.Context(), projection(name))
 			require.NoError(t, err)
-			_, err = st.Claim(t.Context(), "killed", con.Build, []int{1, 2})
+			_, _, err = st.Claim(t.Context(), "killed", con.Build, []int{1, 2})
 			require.NoError(t, err)
 		}
 		hold2("d")

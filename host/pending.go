@@ -77,7 +77,7 @@ func (c *consumer) stayOut(stop context.Context) bool {
 // that says that nobody does.
 func (c *consumer) haltAbandoned(ctx context.Context, build int64, halt store.Halt) error {
 	instance, _ := c.host.member.Instance()
-	leases, err := c.host.deps.Store.Claim(ctx, instance, build, []int{0})
+	leases, _, err := c.host.deps.Store.Claim(ctx, instance, build, []int{0})
 	if err != nil {
 		return err
 	}

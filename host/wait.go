@@ -169,9 +169,10 @@ func (h *Host) look(ctx context.Context, id store.ConsumerID, topic string, part
 		halt = con.Halt
 	}
 	if partition == AllPartitions {
-		return v.Positions()[topic], halt, nil
+		positions, err := v.Positions()
+		return positions[topic], halt, err
 	}
-	at, err = v.Checkpoint(topic, partition)
+	at, err = v.Position(topic, partition)
 	return at, halt, err
 }
 

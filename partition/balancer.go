@@ -20,7 +20,7 @@ type Leases interface {
 	Enlist(ctx context.Context, instanceID string, list []store.Enlistment) error
 	Survey(ctx context.Context, builds []int64) (store.Survey, error)
 	Reap(ctx context.Context) (int, error)
-	Claim(ctx context.Context, instanceID string, build int64, partitions []int) ([]store.Lease, error)
+	Claim(ctx context.Context, instanceID string, build int64, partitions []int) (leases []store.Lease, tenure int64, err error)
 	Release(ctx context.Context, instanceID string, leases []store.Lease) error
 }
 

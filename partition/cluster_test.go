@@ -200,7 +200,7 @@ func (c *cluster) Survey(ctx context.Context, builds []int64) (s store.Survey, e
 	return s, err
 }
 
-func (c *cluster) Claim(ctx context.Context, id string, build int64, partitions []int) (leases []store.Lease, err error) {
+func (c *cluster) Claim(ctx context.Context, id string, build int64, partitions []int) (leases []store.Lease, tenure int64, err error) {
 	err = c.do(ctx, "claim", func() error {
 		if !c.live(id) {
 			return fmt.Errorf("claim: %w", store.ErrNotFound)
@@ -223,9 +223,9 @@ func (c *cluster) Claim(ctx context.Context, id string, build int64, partitions 
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return leases, nil
+	return leases, 0, nil
 }
 
 func (c *cluster) Release(ctx context.Context, id string, leases []store.Lease) error {

@@ -239,7 +239,7 @@ func (s *Share) claim(ctx context.Context, instance string, partitions []int) ([
 	}
 	ctx, cancel := context.WithTimeout(ctx, callMax)
 	defer cancel()
-	leases, err := s.b.leases.Claim(ctx, instance, s.cfg.Build, partitions)
+	leases, _, err := s.b.leases.Claim(ctx, instance, s.cfg.Build, partitions)
 	if err != nil {
 		return nil, fmt.Errorf("claim %d partitions of %s: %w", len(partitions), s.cfg.Consumer, err)
 	}

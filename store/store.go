@@ -172,9 +172,20 @@ type Leases interface {
 	// TTL pass without a heartbeat, or has one further than that in the future (the
 	// database's clock was set back) is not live. ErrNotFound if the instance has
 	// not joined, or no longer counts as joined.
-	Claim(ctx context.Context, instanceID string, build int64, partitions []int) ([]Lease, error)
-	// Release gives leases back; those no longer held are passed over.
+	//
+	// With a claim that took something begins a tenure of the membership, which
+	// Advance names. No two have one name; 0 is none.
+	Claim(ctx context.Context, instanceID string, build int64, partitions []int) (leases []Lease, tenure int64, err error)
+	// Release gives leases back; those no longer held are passed over. The
+	// tenure goes on: what was true of all is true of those that remain.
 	Release(ctx context.Context, instanceID string, leases []Lease) error
+	// Advance tells up to where the instance has applied topics (not: read them)
+	// in all the partitions of a build that it has claimed and not given back, or
+	// lost to somebody else. It is kept in the memberships, in one statement, and
+	// only rises. An entry of another tenure than the latest changes nothing: a
+	// claim sets what was told back to the lowest checkpoint of what it took, so
+	// one that comes late does not tell more than is true.
+	Advance(ctx context.Context, instanceID string, list []Progress) error
 	// Owners returns a build's ownership rows by partition.
 	Owners(ctx context.Context, build int64) ([]Ownership, error)
 }
@@ -234,10 +245,13 @@ type ReadModels interface {
 // for concurrent use.
 type ReadView interface {
 	Consumer() Consumer
-	// Positions returns each input topic's lowest checkpoint over all
-	// partitions, and Checkpoint one partition's, read in the view's snapshot.
-	Positions() map[string]int64
-	Checkpoint(topic string, partition int) (int64, error)
+	// Position is how far a topic is applied in a partition, as of the view: up
+	// to its checkpoint, or to what its owner has told by Advance, if that is more.
+	Position(topic string, partition int) (int64, error)
+	// Positions is how far each input topic is applied in all partitions: to the
+	// lowest checkpoint, or to the lowest of what the owners have told, if that is
+	// more and all partitions have one.
+	Positions() (map[string]int64, error)
 	// Get returns one row; ErrNotFound.
 	Get(ctx context.Context, table string, key RowKey) (StoredRow, error)
 	// Children returns a page of a key's children.

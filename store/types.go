@@ -318,6 +318,15 @@ type Membership struct {
 	ReadThrough map[string]int64
 }
 
+// Progress tells how far an instance has applied a topic in all that it owns of a
+// build, in the tenure that a claim began.
+type Progress struct {
+	Build       int64
+	Tenure      int64
+	Topic       string
+	ReadThrough int64
+}
+
 // ConsumerStatus is what a consumer is doing. Build is its live build.
 type ConsumerStatus struct {
 	Build int64

@@ -104,15 +104,19 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, f freshness, name 
 	})
 }
 
-// mergePositions raises the positions to the view's checkpoints.
+// mergePositions raises the positions to the view's.
 func mergePositions(applied map[string]int64, v store.ReadView, part int) error {
-	positions := v.Positions()
-	for topic, p := range positions {
-		if part != AllPartitions {
-			var err error
-			if p, err = v.Checkpoint(topic, part); err != nil {
-				return err
-			}
+	if part == AllPartitions {
+		positions, err := v.Positions()
+		for topic, p := range positions {
+			applied[topic] = max(applied[topic], p)
+		}
+		return err
+	}
+	for _, topic := range v.Consumer().Topics {
+		p, err := v.Position(topic, part)
+		if err != nil {
+			return err
 		}
 		applied[topic] = max(applied[topic], p)
 	}

@@ -55,7 +55,7 @@ func subscribe(r *rig, name string, topics ...string) *projection {
 	for i := range partitions {
 		partitions[i] = i
 	}
-	p.leases, err = r.store.Claim(t.Context(), instance, c.Build, partitions)
+	p.leases, _, err = r.store.Claim(t.Context(), instance, c.Build, partitions)
 	require.NoError(t, err)
 	return p
 }

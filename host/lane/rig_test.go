@@ -342,7 +342,7 @@ func (r *rig) session(ctx context.Context, drop int) ([]*Lane, error) {
 	for p := range all {
 		all[p] = p
 	}
-	leases, err := r.st.Claim(ctx, "me", r.con.Build, all)
+	leases, _, err := r.st.Claim(ctx, "me", r.con.Build, all)
 	if err != nil {
 		return nil, err
 	}
@@ -482,7 +482,7 @@ func (r *rig) open(ctx context.Context) (lanes []*Lane, push func(to int64, even
 	for p := range all {
 		all[p] = p
 	}
-	leases, err := r.st.Claim(ctx, "me", r.con.Build, all)
+	leases, _, err := r.st.Claim(ctx, "me", r.con.Build, all)
 	require.NoError(r.t, err)
 	cfg := r.cfg
 	cfg.Consumer, cfg.Declared, cfg.Build = id, declared(), r.con.Build

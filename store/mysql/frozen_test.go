@@ -82,7 +82,7 @@ func TestHostFrozenInAnApplyIsEnded(t *testing.T) {
 	// The rest of the host is as frozen as its lane.
 	exec(t, conns(t, other, 1)[0], "UPDATE ph_instances SET ttl_us = 1 WHERE id = 'frozen'")
 	require.Eventually(t, func() bool {
-		leases, err := other.Claim(t.Context(), "other", l.c.Build, []int{3, 4})
+		leases, _, err := other.Claim(t.Context(), "other", l.c.Build, []int{3, 4})
 		require.NoError(t, err)
 		return len(leases) == 2
 	}, time.Minute, 50*time.Millisecond, "a claim waits for no locked row, and the server ends who locks it")

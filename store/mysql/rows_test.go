@@ -143,7 +143,7 @@ func TestLanesOfOtherPartitionsAreNotWaitedFor(t *testing.T) {
 		}
 	}
 	l := newLane(t, s, "i", made, even...)
-	leases, err := s.Claim(t.Context(), "i", l.c.Build, odd)
+	leases, _, err := s.Claim(t.Context(), "i", l.c.Build, odd)
 	require.NoError(t, err)
 	other := &lane{s: s, c: l.c, leases: leases, positions: map[int]int64{}}
 	writes := func(prefix string) (parents, children []readmodel.Write) {

@@ -106,7 +106,7 @@ func newBeside(b *testing.B, s *Store) *beside {
 	for p := range besideLeases {
 		partitions = append(partitions, p)
 	}
-	a.leases, err = s.Claim(ctx, "me", a.c.Build, partitions)
+	a.leases, _, err = s.Claim(ctx, "me", a.c.Build, partitions)
 	require.NoError(b, err)
 	return a
 }

@@ -108,7 +108,7 @@ func newLane(t *testing.T, s *Store, name string) *lane {
 	c, err := s.Subscribe(t.Context(), declare(t, name))
 	require.NoError(t, err)
 	require.NoError(t, s.Join(t.Context(), store.Instance{ID: "i", HostName: "host"}))
-	leases, err := s.Claim(t.Context(), "i", c.Build, []int{3})
+	leases, _, err := s.Claim(t.Context(), "i", c.Build, []int{3})
 	require.NoError(t, err)
 	return &lane{s: s, c: c, leases: leases}
 }
@@ -134,7 +134,7 @@ func (l *lane) stored(t *testing.T, s *Store) int64 {
 	v, err := s.View(t.Context(), l.c.ID)
 	require.NoError(t, err)
 	defer v.Close()
-	position, err := v.Checkpoint(store.EventsTopic, 3)
+	position, err := v.Position(store.EventsTopic, 3)
 	require.NoError(t, err)
 	for i := range 5 {
 		row, err := v.Get(t.Context(), "accounts", store.RowKey{Key: fmt.Sprint("k", i)})

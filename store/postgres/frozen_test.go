@@ -45,7 +45,7 @@ func newFrozen(t *testing.T) *frozen {
 }
 
 func (f *frozen) claim() {
-	leases, err := f.s.Claim(f.t.Context(), "i", f.c.Build, []int{2, 3, 4})
+	leases, _, err := f.s.Claim(f.t.Context(), "i", f.c.Build, []int{2, 3, 4})
 	require.NoError(f.t, err)
 	f.leases = leases
 }
@@ -94,10 +94,15 @@ func TestHostFrozenInAnApplyIsTakenOver(t *testing.T) {
 		}
 		return err
 	})
+	require.NoError(t, f.other.Enlist(t.Context(), "other", []store.Enlistment{{Build: f.c.Build}}))
+	var tenure int64
 	was, began, taken := f.position, time.Now(), 0
 	require.Eventually(t, func() bool {
-		leases, err := f.other.Claim(t.Context(), "other", f.c.Build, []int{2, 3, 4})
+		leases, begun, err := f.other.Claim(t.Context(), "other", f.c.Build, []int{2, 3, 4})
 		require.NoError(t, err)
+		if len(leases) > 0 {
+			tenure = begun
+		}
 		taken += len(leases)
 		return taken == 3
 	}, markPatience, 20*time.Millisecond)
@@ -108,6 +113,15 @@ func TestHostFrozenInAnApplyIsTakenOver(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, store.OutcomeLost, outcome)
 	require.Equal(t, was, f.stored(t, f.other))
+
+	// A claim that took something twice is in the tenure of the second.
+	require.NoError(t, f.other.Advance(t.Context(), "other", []store.Progress{{Build: f.c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: was + 1}}))
+	v, err := f.other.View(t.Context(), f.c.ID)
+	require.NoError(t, err)
+	defer v.Close()
+	position, err := v.Position(store.EventsTopic, 3)
+	require.NoError(t, err)
+	require.Equal(t, was+1, position)
 }
 
 // Others append meanwhile, and read what they appended once the host that holds a

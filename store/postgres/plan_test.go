@@ -36,7 +36,7 @@ func TestPlansOfTinyTablesServeLargeOnes(t *testing.T) {
 			c, err := s.Subscribe(t.Context(), store.Declaration{ID: store.ConsumerID{Type: "projection", Name: "p"}, Topics: []string{store.EventsTopic}, Tables: tables})
 			require.NoError(t, err)
 			require.NoError(t, s.Join(t.Context(), store.Instance{ID: "i"}))
-			leases, err := s.Claim(t.Context(), "i", c.Build, []int{1, 2})
+			leases, _, err := s.Claim(t.Context(), "i", c.Build, []int{1, 2})
 			require.NoError(t, err)
 
 			at := int64(0)

@@ -71,7 +71,7 @@ func newTester(t testing.TB, s *Store, d store.Declaration) *tester {
 func (x *tester) claim() {
 	x.t.Helper()
 	var err error
-	x.leases, err = x.s.Claim(x.t.Context(), x.c.ID.Name, x.c.Build, []int{0, 1})
+	x.leases, _, err = x.s.Claim(x.t.Context(), x.c.ID.Name, x.c.Build, []int{0, 1})
 	require.NoError(x.t, err)
 }
 
@@ -306,12 +306,12 @@ func TestHeartbeatOfTheFutureProvesNothing(t *testing.T) {
 	c := subscribe(t, s, projection(t, "a"))
 	for i, id := range []string{"dead", "next"} {
 		require.NoError(t, s.Join(t.Context(), store.Instance{ID: id, TTL: time.Minute}))
-		_, err := s.Claim(t.Context(), id, c.Build, []int{i})
+		_, _, err := s.Claim(t.Context(), id, c.Build, []int{i})
 		require.NoError(t, err)
 	}
 	taken := func(ahead time.Duration) []store.Lease {
 		s.sql(t, fmt.Sprintf(`UPDATE ph_instances SET last_heartbeat_us = %d WHERE id = 'dead'`, s.nowUS()+ahead.Microseconds()))
-		leases, err := s.Claim(t.Context(), "next", c.Build, []int{0})
+		leases, _, err := s.Claim(t.Context(), "next", c.Build, []int{0})
 		require.NoError(t, err)
 		return leases
 	}
@@ -322,7 +322,7 @@ func TestHeartbeatOfTheFutureProvesNothing(t *testing.T) {
 	for _, i := range list {
 		require.Equal(t, i.ID == "next", i.Live, i.ID)
 	}
-	_, err = s.Claim(t.Context(), "dead", c.Build, []int{2})
+	_, _, err = s.Claim(t.Context(), "dead", c.Build, []int{2})
 	require.ErrorIs(t, err, store.ErrNotFound)
 	require.NoError(t, s.Join(t.Context(), store.Instance{ID: "another"}))
 	require.ErrorIs(t, s.Heartbeat(t.Context(), "dead"), store.ErrNotFound)

@@ -117,7 +117,7 @@ func checkCrashed(t *testing.T, path string) map[int]int64 {
 	}
 	positions := map[int]int64{}
 	for lane := range crashLanes {
-		positions[lane], err = v.Checkpoint(store.EventsTopic, lane)
+		positions[lane], err = v.Position(store.EventsTopic, lane)
 		require.NoError(t, err)
 		require.Equal(t, positions[lane], sums[lane], "lane %d: the checkpoint and its rows", lane)
 	}
@@ -142,7 +142,7 @@ func childApplies(path string) {
 	check(err)
 	instance := fmt.Sprint("process ", os.Getpid())
 	check(s.Join(ctx, store.Instance{ID: instance}))
-	leases, err := s.Claim(ctx, instance, c.Build, []int{0, 1, 2, 3})
+	leases, _, err := s.Claim(ctx, instance, c.Build, []int{0, 1, 2, 3})
 	check(err)
 	for lane := range crashLanes {
 		l := crashLane{s: s, c: c, instance: instance, lane: lane, lease: leases[lane], r: rand.New(rand.NewPCG(uint64(os.Getpid()), uint64(lane)))}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/rules"
 )
 
 // Join implements [store.Leases].
@@ -106,9 +107,9 @@ func (s *Store) listInstances(ctx context.Context, c *conn) (list []store.Instan
 }
 
 // Claim implements [store.Leases].
-func (s *Store) Claim(ctx context.Context, instanceID string, build int64, partitions []int) (leases []store.Lease, err error) {
+func (s *Store) Claim(ctx context.Context, instanceID string, build int64, partitions []int) (leases []store.Lease, tenure int64, err error) {
 	err = s.write(ctx, "claim", len(partitions), func(tx *tx) error {
-		leases = nil
+		leases, tenure = nil, 0
 		now := s.nowUS()
 		joined, err := tx.queryInt(context.Background(), s.q.instance, now, instanceID)
 		if err != nil {
@@ -127,13 +128,22 @@ func (s *Store) Claim(ctx context.Context, instanceID string, build int64, parti
 		for rows.next() {
 			leases = append(leases, store.Lease{Build: build, Partition: int(rows.int(0)), Generation: rows.int(1)})
 		}
-		return rows.close()
+		if err := rows.close(); err != nil || len(leases) == 0 {
+			return err
+		}
+		tenure = rules.NewTenure()
+		taken := make([]int, len(leases))
+		for i, l := range leases {
+			taken[i] = l.Partition
+		}
+		_, err = tx.exec(s.q.beginTenure, tenure, intList(taken), instanceID, build)
+		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	slices.SortFunc(leases, func(a, b store.Lease) int { return a.Partition - b.Partition })
-	return leases, nil
+	return leases, tenure, nil
 }
 
 // intList is a JSON array for json_each.

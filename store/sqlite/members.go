@@ -38,6 +38,18 @@ func (s *Store) Enlist(ctx context.Context, instanceID string, list []store.Enli
 	})
 }
 
+// Advance implements [store.Leases].
+func (s *Store) Advance(ctx context.Context, instanceID string, list []store.Progress) error {
+	return s.write(ctx, "advance", len(list), func(tx *tx) error {
+		for _, p := range list {
+			if _, err := tx.exec(s.q.advance, p.ReadThrough, instanceID, p.Build, p.Topic, p.Tenure); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
 // Survey implements [store.Leases].
 func (s *Store) Survey(ctx context.Context, builds []int64) (v store.Survey, err error) {
 	err = s.read(ctx, "survey", func(c *conn) (err error) {

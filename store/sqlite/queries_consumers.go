@@ -25,7 +25,9 @@ type consumerQueries struct {
 	countCheckpts   string
 	checkpoints     string
 	checkpoint      string
+	position        string
 	lowest          string
+	told            string
 	halt            string
 	clearHalt       string
 	guardHolder     string
@@ -43,6 +45,8 @@ type consumerQueries struct {
 	release       string
 	owners        string
 
+	beginTenure     string
+	advance         string
 	enlist          string
 	delist          string
 	dropMemberships string
@@ -81,7 +85,12 @@ func newConsumerQueries(n *naming) consumerQueries {
 		countCheckpts:  n.sql(`SELECT count(*) FROM {{checkpoints}} WHERE build = ?`),
 		checkpoints:    n.sql(`SELECT topic, partition, position, epoch, effects_through FROM {{checkpoints}} WHERE build = ? ORDER BY topic, partition`),
 		checkpoint:     n.sql(`SELECT position, epoch FROM {{checkpoints}} WHERE build = ? AND topic = ? AND partition = ?`),
-		lowest:         n.sql(`SELECT topic, min(position) FROM {{checkpoints}} WHERE build = ? GROUP BY topic`),
+		position: n.sql(`SELECT max(c.position, coalesce((SELECT m.read_through FROM {{members}} m WHERE m.build = c.build AND m.topic = c.topic
+			AND m.instance_id = (SELECT o.instance_id FROM {{ownership}} o WHERE o.build = c.build AND o.partition = c.partition)), 0))
+			FROM {{checkpoints}} c WHERE c.build = ? AND c.topic = ? AND c.partition = ?`),
+		lowest: n.sql(`SELECT topic, min(position) FROM {{checkpoints}} WHERE build = ? GROUP BY topic`),
+		told: n.sql(`SELECT m.topic, min(m.read_through) FROM (SELECT DISTINCT instance_id FROM {{ownership}} WHERE build = ?1) o
+			LEFT JOIN {{members}} m ON m.instance_id = o.instance_id AND m.build = ?1 GROUP BY m.topic`),
 		// The first halt stands, and an operator's pause is not displaced.
 		halt: n.sql(`UPDATE {{consumers}} SET state = 'halted', halt = ?, state_since_us = ? WHERE type = ? AND name = ? AND state IN ('running', 'rebuilding')`),
 		clearHalt: n.sql(`UPDATE {{consumers}} SET state = 'running', halt = NULL, state_since_us = ?
@@ -108,6 +117,11 @@ func newConsumerQueries(n *naming) consumerQueries {
 		release: n.sql(`UPDATE {{ownership}} SET instance_id = NULL WHERE build = ? AND partition = ? AND generation = ? AND instance_id = ?`),
 		owners:  n.sql(`SELECT partition, instance_id, generation FROM {{ownership}} WHERE build = ? ORDER BY partition`),
 
+		beginTenure: n.sql(`UPDATE {{members}} SET tenure = ?1, read_through = min(read_through, (SELECT min(c.position) FROM {{checkpoints}} c
+			WHERE c.build = {{members}}.build AND c.topic = {{members}}.topic AND c.partition IN (SELECT value FROM json_each(?2))))
+			WHERE instance_id = ?3 AND build = ?4`),
+		advance: n.sql(`UPDATE {{members}} SET read_through = ?1
+			WHERE instance_id = ?2 AND build = ?3 AND topic = ?4 AND tenure = ?5 AND read_through < ?1`),
 		// One row of checkpoints for each topic of a build.
 		enlist: n.sql(`INSERT INTO {{members}} (instance_id, build, topic, single_owner)
 			SELECT ?1, c.build, c.topic, max(l.value ->> 1) FROM json_each(?2) l CROSS JOIN {{checkpoints}} c ON c.build = l.value ->> 0

@@ -125,11 +125,10 @@ type view struct {
 	s   *Store
 	ctx context.Context // of View: the view ends with it
 
-	mu        sync.Mutex // between its user and the end of ctx
-	stop      func() bool
-	c         *conn // nil: closed
-	consumer  store.Consumer
-	positions map[string]int64
+	mu       sync.Mutex // between its user and the end of ctx
+	stop     func() bool
+	c        *conn // nil: closed
+	consumer store.Consumer
 }
 
 // begin fixes the snapshot with its first query: the live build, its
@@ -138,18 +137,8 @@ func (v *view) begin(id store.ConsumerID) (err error) {
 	if _, err := v.c.exec("BEGIN"); err != nil {
 		return err
 	}
-	if v.consumer, err = v.s.loadConsumer(v.ctx, v.c, id); err != nil {
-		return err
-	}
-	rows, err := v.c.query(v.ctx, v.s.q.lowest, v.consumer.Build)
-	if err != nil {
-		return err
-	}
-	v.positions = map[string]int64{}
-	for rows.next() {
-		v.positions[rows.text(0)] = rows.int(1)
-	}
-	return rows.close()
+	v.consumer, err = v.s.loadConsumer(v.ctx, v.c, id)
+	return err
 }
 
 // end gives the connection back; err is what went wrong on it.
@@ -186,16 +175,47 @@ func (v *view) Close() error {
 
 func (v *view) Consumer() store.Consumer { return v.consumer }
 
-func (v *view) Positions() map[string]int64 { return v.positions }
+func (v *view) Positions() (positions map[string]int64, err error) {
+	err = v.use("read positions", func(c *conn) error {
+		positions = map[string]int64{}
+		told, silent := map[string]int64{}, false
+		rows, err := c.query(v.ctx, v.s.q.told, v.consumer.Build)
+		if err != nil {
+			return err
+		}
+		for rows.next() {
+			if rows.vals[0] == nil {
+				silent = true // what some partitions' owner has told is not known, or they have none
+				continue
+			}
+			told[rows.text(0)] = rows.int(1)
+		}
+		if err := rows.close(); err != nil {
+			return err
+		}
+		if rows, err = c.query(v.ctx, v.s.q.lowest, v.consumer.Build); err != nil {
+			return err
+		}
+		for rows.next() {
+			lowest := rows.int(1)
+			if !silent {
+				lowest = max(lowest, told[rows.text(0)])
+			}
+			positions[rows.text(0)] = lowest
+		}
+		return rows.close()
+	})
+	return positions, err
+}
 
-func (v *view) Checkpoint(topic string, partition int) (position int64, err error) {
-	err = v.use("read checkpoint", func(c *conn) error {
-		row, err := c.queryRow(v.ctx, v.s.q.checkpoint, v.consumer.Build, topic, int64(partition))
+func (v *view) Position(topic string, partition int) (position int64, err error) {
+	err = v.use("read position", func(c *conn) error {
+		row, err := c.queryRow(v.ctx, v.s.q.position, v.consumer.Build, topic, int64(partition))
 		if err != nil {
 			return err
 		}
 		if row == nil {
-			return fmt.Errorf("checkpoint of %s, topic %s, partition %d: %w", v.consumer.ID, topic, partition, store.ErrNotFound)
+			return fmt.Errorf("position of %s, topic %s, partition %d: %w", v.consumer.ID, topic, partition, store.ErrNotFound)
 		}
 		position = row[0].(int64)
 		return nil

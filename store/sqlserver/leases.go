@@ -9,6 +9,7 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/rules"
 )
 
 // Leases are taken, given back and relied on in one batch each, like everything
@@ -32,6 +33,7 @@ DECLARE @now bigint = ` + nowSQL + `;
 INSERT INTO @p ([partition])
 SELECT DISTINCT j.p FROM OPENJSON(@partitions) WITH (p int '$') AS j;
 DECLARE @taken TABLE ([partition] int NOT NULL PRIMARY KEY, generation bigint NOT NULL);
+DECLARE @lowest TABLE (topic varchar(1020) COLLATE ` + collation + ` NOT NULL, position bigint NOT NULL);
 IF NOT EXISTS (SELECT 1 FROM {{instances}} AS i WHERE i.id = ` + instanceSQL + ` AND ` + liveSQL + `)
 BEGIN
   THROW 51306, N'the instance has not joined, or no longer counts as joined', 1;
@@ -45,6 +47,10 @@ UPDATE o SET o.instance_id = ` + instanceSQL + `, o.generation = o.generation + 
 OUTPUT inserted.[partition], inserted.generation INTO @taken ([partition], generation)
 FROM @p AS p INNER LOOP JOIN {{ownership}} AS o WITH (ROWLOCK, READPAST) ON o.build = @build AND o.[partition] = p.[partition]
 WHERE o.generation = p.generation;
+INSERT INTO @lowest (topic, position)
+SELECT c.topic, MIN(c.position) FROM {{checkpoints}} AS c WHERE c.build = @build AND c.[partition] IN (SELECT t.[partition] FROM @taken AS t) GROUP BY c.topic;
+UPDATE m SET m.tenure = @tenure, m.read_through = CASE WHEN m.read_through > l.position THEN l.position ELSE m.read_through END
+FROM @lowest AS l INNER LOOP JOIN {{members}} AS m ON m.instance_id = ` + instanceSQL + ` AND m.build = @build AND m.topic = l.topic;
 COMMIT TRANSACTION;
 SELECT t.[partition], t.generation FROM @taken AS t ORDER BY t.[partition];
 `
@@ -104,7 +110,7 @@ func named(name, text string) sql.NamedArg { return sql.Named(name, mssql.NVarCh
 // Claim implements [store.Leases].
 //
 // Promise (P2): each lease has one holder at each generation.
-func (s *Store) Claim(ctx context.Context, instanceID string, build int64, partitions []int) (leases []store.Lease, err error) {
+func (s *Store) Claim(ctx context.Context, instanceID string, build int64, partitions []int) (leases []store.Lease, tenure int64, err error) {
 	list := []byte{'['}
 	for i, p := range partitions {
 		if i > 0 {
@@ -112,7 +118,8 @@ func (s *Store) Claim(ctx context.Context, instanceID string, build int64, parti
 		}
 		list = fmt.Append(list, p)
 	}
-	args := []any{named("instance", instanceID), sql.Named("build", build), named("partitions", string(append(list, ']')))}
+	tenure = rules.NewTenure()
+	args := []any{named("instance", instanceID), sql.Named("build", build), named("partitions", string(append(list, ']'))), sql.Named("tenure", tenure)}
 	err = s.engine.batch(ctx, "claim", s.q.claim, args, nil, func(r *sql.Rows) error {
 		leases = nil
 		for r.Next() {
@@ -128,9 +135,12 @@ func (s *Store) Claim(ctx context.Context, instanceID string, build int64, parti
 		err = fmt.Errorf("claim: instance %s: %w", instanceID, store.ErrNotFound)
 	}
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return leases, nil
+	if len(leases) == 0 {
+		tenure = 0
+	}
+	return leases, tenure, nil
 }
 
 // Release implements [store.Leases].

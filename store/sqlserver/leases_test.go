@@ -31,7 +31,7 @@ func TestLeasesAreTakenInOneBatch(t *testing.T) {
 	require.NoError(t, s.Enlist(ctx, "i-1", []store.Enlistment{{Build: 9}, {Build: 8, SingleOwner: true}}))
 	srv.log = slices.DeleteFunc(srv.log, func(e sent) bool { return strings.HasPrefix(e.text, "SELECT") })
 	require.Len(t, srv.log, 3)
-	leases, err := s.Claim(ctx, "i-1", 7, []int{9, 3})
+	leases, _, err := s.Claim(ctx, "i-1", 7, []int{9, 3})
 	require.NoError(t, err)
 	require.Empty(t, leases, "the server says that none was free")
 	held := []store.Lease{{Build: 7, Partition: 3, Generation: 5}, {Build: 7, Partition: 3, Generation: 4}, {Build: 8, Partition: 3, Generation: 1}, {Build: 8, Partition: 3, Generation: 1}}
@@ -62,7 +62,7 @@ func TestLeasesThatAreNotToBeHad(t *testing.T) {
 	s, srv := openFake(t, func(sent) (*reply, error) { return nil, failure(number) })
 	ctx := t.Context()
 	number = errJoined
-	_, err := s.Claim(ctx, "i-1", 7, []int{3})
+	_, _, err := s.Claim(ctx, "i-1", 7, []int{3})
 	require.ErrorIs(t, err, store.ErrNotFound)
 	require.ErrorContains(t, err, "claim: instance i-1")
 	number = errFenced

@@ -534,7 +534,7 @@ func sumsMatch(d *db, id store.ConsumerID, lanes int) error {
 	defer v.Close()
 	table := v.Consumer().Tables[0].Table
 	for n := range lanes {
-		position, err := v.Checkpoint(store.EventsTopic, n)
+		position, err := v.Position(store.EventsTopic, n)
 		if err != nil {
 			return err
 		}

@@ -250,7 +250,7 @@ func (x *benches) applying(b *testing.B) *applying {
 	for p := range all {
 		all[p] = p
 	}
-	a.leases, err = a.s.Claim(b.Context(), "i", a.c.Build, all)
+	a.leases, _, err = a.s.Claim(b.Context(), "i", a.c.Build, all)
 	require.NoError(b, err)
 	for i := range benchKeys {
 		a.keys = append(a.keys, fmt.Sprint(173688+3*i))
@@ -382,7 +382,7 @@ func (x *benches) survey(b *testing.B) {
 			partitions = append(partitions, p)
 		}
 		for _, build := range builds {
-			_, err := s.Claim(b.Context(), id, build, partitions)
+			_, _, err := s.Claim(b.Context(), id, build, partitions)
 			require.NoError(b, err)
 		}
 	}

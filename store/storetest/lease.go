@@ -42,7 +42,7 @@ func (d *db) join(instance string) {
 
 func (d *db) claim(instance string, build int64, partitions ...int) []store.Lease {
 	d.t.Helper()
-	leases, err := d.Claim(d.ctx(), instance, build, partitions)
+	leases, _, err := d.Claim(d.ctx(), instance, build, partitions)
 	require.NoError(d.t, err)
 	return leases
 }
@@ -112,7 +112,7 @@ func leaseLeave(t *testing.T, d *db) {
 	require.NoError(t, d.Leave(d.ctx(), "a"))
 	require.Equal(t, store.Ownership{Partition: 1, Generation: 1}, d.owner(l.c.Build, 1))
 	require.ErrorIs(t, d.Apply(d.ctx(), b), store.ErrFenced)
-	_, err := d.Claim(d.ctx(), "a", l.c.Build, []int{1})
+	_, _, err := d.Claim(d.ctx(), "a", l.c.Build, []int{1})
 	require.ErrorIs(t, err, store.ErrNotFound)
 	require.NoError(t, d.Leave(d.ctx(), "a"), "leaving twice is no error")
 }
@@ -139,7 +139,7 @@ func leaseLapsed(t *testing.T, d *db) {
 	d.join("next")
 	require.Eventually(t, func() bool { return len(d.claim("next", l.c.Build, 1)) == 1 }, waitMax, 20*time.Millisecond)
 	require.ErrorIs(t, d.Apply(d.ctx(), l.batch(7, 1)), store.ErrFenced)
-	_, err := d.Claim(d.ctx(), "slow", l.c.Build, []int{2})
+	_, _, err := d.Claim(d.ctx(), "slow", l.c.Build, []int{2})
 	require.ErrorIs(t, err, store.ErrNotFound, "who has lapsed claims nothing")
 }
 
@@ -247,7 +247,7 @@ func leaseInstances(t *testing.T, d *db) {
 
 func leaseNeedsInstance(t *testing.T, d *db) {
 	c := d.subscribe(declare(t, "accounts", accounts()...))
-	_, err := d.Claim(d.ctx(), "nobody", c.Build, []int{1})
+	_, _, err := d.Claim(d.ctx(), "nobody", c.Build, []int{1})
 	require.ErrorIs(t, err, store.ErrNotFound)
 	require.Equal(t, store.Ownership{Partition: 1}, d.owner(c.Build, 1))
 	d.join("a")
@@ -274,7 +274,7 @@ func leaseConcurrentClaims(t *testing.T, d *db) {
 		d.join(fmt.Sprint(i))
 	}
 	for i := range instances {
-		wg.Go(func() { got[i], errs[i] = d.Claim(d.ctx(), fmt.Sprint(i), c.Build, all) })
+		wg.Go(func() { got[i], _, errs[i] = d.Claim(d.ctx(), fmt.Sprint(i), c.Build, all) })
 	}
 	wg.Wait()
 	owner := map[int]string{}

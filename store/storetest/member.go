@@ -21,6 +21,13 @@ var memberCases = []testCase{
 	{"JoinRemovesMembershipsOfTheLapsed", memberJoin},
 	{"MembersNeedNotBeLive", memberLapsed},
 	{"CeilingIsStored", memberCeiling},
+	{"AdvanceIsHowFarAllIsApplied", advanceIsSeen},
+	{"AdvanceOfAnEarlierTenureChangesNothing", advanceLate},
+	{"ClaimSetsBackToTheLowestCheckpoint", advanceSetBack},
+	{"AdvanceOnlyRises", advanceRises},
+	{"AdvanceIsForManyBuildsAtOnce", advanceMany},
+	{"PositionsOfALapsedOwnerStand", advanceLapsed},
+	{"MembershipThatBeginsAgainKnowsNoEarlierTenure", advanceAnew},
 	{"SurveyShowsTheCluster", memberSurvey},
 	{"SurveyOfAnEmptyCluster", memberSurveyEmpty},
 	{"SurveyWhileEverythingMoves", memberSurveyMoving},
@@ -236,7 +243,7 @@ func memberSurveyMoving(t *testing.T, d *db) {
 					if err := d.Enlist(d.ctx(), id, enlistments(builds[:1+r%2])); err != nil {
 						return err
 					}
-					if _, err := d.Claim(d.ctx(), id, builds[0], []int{h, h + 1, h + 2}); err != nil {
+					if _, _, err := d.Claim(d.ctx(), id, builds[0], []int{h, h + 1, h + 2}); err != nil {
 						return err
 					}
 					if _, err := d.Reap(d.ctx()); err != nil {
@@ -272,4 +279,229 @@ func memberSurveyMoving(t *testing.T, d *db) {
 	for _, o := range d.survey(builds[0]).Owners[builds[0]] {
 		require.Empty(t, o.InstanceID)
 	}
+}
+
+// enlisted is an instance that runs a build and owns partitions of it.
+type enlisted struct {
+	*lane
+	tenure int64
+}
+
+// enlistedLane is lane for a member.
+func (d *db) enlistedLane(instance string, partitions ...int) *enlisted {
+	d.t.Helper()
+	e := &enlisted{lane: &lane{d: d, c: d.subscribe(declare(d.t, "accounts", accounts()...)), instance: instance}}
+	d.join(instance)
+	d.enlist(instance, e.c.Build)
+	e.take(partitions...)
+	return e
+}
+
+// take claims partitions as well as those it has.
+func (e *enlisted) take(partitions ...int) {
+	e.d.t.Helper()
+	leases, tenure, err := e.d.Claim(e.d.ctx(), e.instance, e.c.Build, partitions)
+	require.NoError(e.d.t, err)
+	require.Len(e.d.t, leases, len(partitions))
+	require.NotZero(e.d.t, tenure)
+	require.NotEqual(e.d.t, e.tenure, tenure)
+	e.tenure = tenure
+	e.leases = slices.DeleteFunc(e.leases, func(l store.Lease) bool { return slices.Contains(partitions, l.Partition) })
+	e.leases = append(e.leases, leases...)
+	if e.positions == nil {
+		e.positions = map[int]int64{}
+	}
+	for _, c := range e.checkpoints() {
+		e.positions[c.Partition] = c.Position
+	}
+}
+
+func (e *enlisted) advance(through int64) {
+	e.d.t.Helper()
+	e.advanceOf(e.tenure, through)
+}
+
+func (e *enlisted) advanceOf(tenure, through int64) {
+	e.d.t.Helper()
+	require.NoError(e.d.t, e.d.Advance(e.d.ctx(), e.instance,
+		[]store.Progress{{Build: e.c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: through}}))
+}
+
+// applied is how far each partition counts as applied.
+func (d *db) applied(c store.Consumer, partitions ...int) (list []int64) {
+	d.t.Helper()
+	v, err := d.View(d.ctx(), c.ID)
+	require.NoError(d.t, err)
+	defer v.Close()
+	for _, p := range partitions {
+		at, err := v.Position(store.EventsTopic, p)
+		require.NoError(d.t, err)
+		list = append(list, at)
+	}
+	return list
+}
+
+func (d *db) lowest(c store.Consumer) int64 {
+	d.t.Helper()
+	v, err := d.View(d.ctx(), c.ID)
+	require.NoError(d.t, err)
+	defer v.Close()
+	positions, err := v.Positions()
+	require.NoError(d.t, err)
+	require.Len(d.t, positions, 1)
+	return positions[store.EventsTopic]
+}
+
+func advanceIsSeen(t *testing.T, d *db) {
+	d = d.fresh(Config{Partitions: 4})
+	a := d.enlistedLane("a", 0, 1)
+	a.apply(a.batch(7, 1))
+	require.Equal(t, []int64{0, 7, 0, 0}, d.applied(a.c, 0, 1, 2, 3))
+	a.advance(5)
+	require.Equal(t, []int64{5, 7, 0, 0}, d.applied(a.c, 0, 1, 2, 3), "the larger of the two; nothing is told of what it does not own")
+	require.Zero(t, d.lowest(a.c))
+	a.take(2, 3)
+	a.advance(6)
+	require.Equal(t, []int64{6, 7, 6, 6}, d.applied(a.c, 0, 1, 2, 3))
+	require.EqualValues(t, 6, d.lowest(a.c))
+	require.Equal(t, map[string]int64{store.EventsTopic: 6}, d.survey().Members[0].ReadThrough)
+	for _, c := range a.checkpoints() {
+		require.Equal(t, int64(map[int]int64{1: 7}[c.Partition]), c.Position, "checkpoints are only what was saved")
+	}
+	a.apply(a.batch(9, 0, 1, 2, 3))
+	require.Equal(t, []int64{9, 9, 9, 9}, d.applied(a.c, 0, 1, 2, 3))
+	require.EqualValues(t, 9, d.lowest(a.c))
+	a.advance(10)
+	require.NoError(t, d.Release(d.ctx(), "a", a.leases[:1]))
+	require.Equal(t, []int64{9, 10, 10, 10}, d.applied(a.c, 0, 1, 2, 3), "nobody speaks for a partition without owner")
+	require.EqualValues(t, 9, d.lowest(a.c))
+	a.advance(11)
+	require.Equal(t, []int64{9, 11, 11, 11}, d.applied(a.c, 0, 1, 2, 3), "the tenure goes on with what remains")
+	require.NoError(t, d.Leave(d.ctx(), "a"))
+	require.Equal(t, []int64{9, 9, 9, 9}, d.applied(a.c, 0, 1, 2, 3))
+}
+
+// What was said before a claim must not hold of what came with it, however late
+// it arrives.
+func advanceLate(t *testing.T, d *db) {
+	a := d.enlistedLane("a", 1)
+	first := a.tenure
+	a.advance(50)
+	a.take(2)
+	a.advanceOf(first, 60)
+	require.Equal(t, []int64{0, 0}, d.applied(a.c, 1, 2))
+	a.advanceOf(0, 60)
+	a.advanceOf(a.tenure+1, 60)
+	require.NoError(t, d.Advance(d.ctx(), "b", []store.Progress{{Build: a.c.Build, Tenure: a.tenure, Topic: store.EventsTopic, ReadThrough: 60}}))
+	require.NoError(t, d.Advance(d.ctx(), "a", []store.Progress{{Build: a.c.Build, Tenure: a.tenure, Topic: "Events", ReadThrough: 60}}))
+	require.NoError(t, d.Advance(d.ctx(), "a", nil))
+	require.Equal(t, []int64{0, 0}, d.applied(a.c, 1, 2))
+	a.advance(60)
+	require.Equal(t, []int64{60, 60}, d.applied(a.c, 1, 2))
+
+	// A claim in vain begins nothing.
+	d.join("b")
+	d.enlist("b", a.c.Build)
+	leases, tenure, err := d.Claim(d.ctx(), "b", a.c.Build, []int{1, 2})
+	require.NoError(t, err)
+	require.Empty(t, leases)
+	require.Zero(t, tenure)
+	require.Equal(t, []int64{60, 60}, d.applied(a.c, 1, 2))
+	// Nor does one of another build, or of another instance.
+	other := d.subscribe(declare(t, "other", declareOther()...))
+	d.enlist("a", a.c.Build, other.Build)
+	d.claim("a", other.Build, 3)
+	d.claim("b", a.c.Build, 3)
+	a.advance(61)
+	require.Equal(t, []int64{61, 61, 0}, d.applied(a.c, 1, 2, 3))
+}
+
+func advanceSetBack(t *testing.T, d *db) {
+	a := d.enlistedLane("a", 1, 2, 3)
+	a.apply(a.batch(7, 1))
+	a.apply(a.batch(5, 2, 3))
+	a.advance(100)
+	require.NoError(t, d.Release(d.ctx(), "a", a.leases[2:]))
+	a.take(1)
+	require.Equal(t, []int64{7, 7, 5}, d.applied(a.c, 1, 2, 3), "it begins anew at 7 in partition 1")
+	a.take(3, 1)
+	require.Equal(t, []int64{7, 5, 5}, d.applied(a.c, 1, 2, 3))
+	a.take(1)
+	require.Equal(t, []int64{7, 5, 5}, d.applied(a.c, 1, 2, 3), "a claim tells nothing new")
+	a.take(4)
+	require.Equal(t, []int64{7, 5, 5, 0}, d.applied(a.c, 1, 2, 3, 4))
+	require.Equal(t, map[string]int64{store.EventsTopic: 0}, d.survey().Members[0].ReadThrough)
+}
+
+func advanceRises(t *testing.T, d *db) {
+	a := d.enlistedLane("a", 1)
+	a.advance(9)
+	a.advance(8)
+	require.Equal(t, []int64{9}, d.applied(a.c, 1))
+	d.enlist("a", a.c.Build)
+	require.Equal(t, []int64{9}, d.applied(a.c, 1), "a membership that was there goes on")
+	a.advance(10)
+	require.Equal(t, []int64{10}, d.applied(a.c, 1))
+}
+
+func advanceMany(t *testing.T, d *db) {
+	d = d.fresh(Config{Partitions: 2})
+	d.join("a")
+	const count = 60
+	var builds []int64
+	var list []store.Progress
+	for n := range count {
+		c := d.subscribe(declare(t, fmt.Sprint("c", n)))
+		builds = append(builds, c.Build)
+		d.enlist("a", builds...)
+		_, tenure, err := d.Claim(d.ctx(), "a", c.Build, []int{0, 1})
+		require.NoError(t, err)
+		list = append(list, store.Progress{Build: c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: int64(100 + n)})
+	}
+	list[7].Tenure = list[8].Tenure
+	require.NoError(t, d.Advance(d.ctx(), "a", list))
+	for n, m := range d.survey().Members {
+		want := int64(100 + n)
+		if n == 7 {
+			want = 0
+		}
+		require.Equal(t, builds[n], m.Build)
+		require.Equal(t, want, m.ReadThrough[store.EventsTopic])
+	}
+	for range 5 { // more than one statement can name
+		list = append(list, list...)
+	}
+	require.NoError(t, d.Advance(d.ctx(), "a", list))
+}
+
+// What it has said is true of what it has applied, until somebody else owns it.
+func advanceLapsed(t *testing.T, d *db) {
+	a := d.enlistedLane("a", 1)
+	a.advance(9)
+	require.NoError(t, d.Join(d.ctx(), store.Instance{ID: "slow", TTL: 200 * time.Millisecond}))
+	d.enlist("slow", a.c.Build)
+	_, tenure, err := d.Claim(d.ctx(), "slow", a.c.Build, []int{2})
+	require.NoError(t, err)
+	require.NoError(t, d.Advance(d.ctx(), "slow", []store.Progress{{Build: a.c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: 11}}))
+	require.Eventually(t, func() bool { return !d.instance("slow").Live }, waitMax, 10*time.Millisecond)
+	require.Equal(t, []int64{9, 11}, d.applied(a.c, 1, 2))
+	a.take(2)
+	require.Equal(t, []int64{0, 0}, d.applied(a.c, 1, 2))
+}
+
+func advanceAnew(t *testing.T, d *db) {
+	a := d.enlistedLane("a", 1)
+	first := a.tenure
+	d.enlist("a")
+	require.Equal(t, []int64{0}, d.applied(a.c, 1))
+	a.advance(9)
+	require.Equal(t, []int64{0}, d.applied(a.c, 1), "no member")
+	d.enlist("a", a.c.Build)
+	a.advance(9)
+	require.Equal(t, []int64{0}, d.applied(a.c, 1), "that membership has ended")
+	a.take(2)
+	a.advanceOf(first, 9)
+	require.Equal(t, []int64{0, 0}, d.applied(a.c, 1, 2))
+	a.advance(9)
+	require.Equal(t, []int64{9, 9}, d.applied(a.c, 1, 2))
 }

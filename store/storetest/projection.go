@@ -109,7 +109,7 @@ func (l *lane) claim(partitions ...int) {
 		partitions = l.d.partitions()
 	}
 	var err error
-	l.leases, err = l.d.Claim(l.d.ctx(), l.instance, l.c.Build, partitions)
+	l.leases, _, err = l.d.Claim(l.d.ctx(), l.instance, l.c.Build, partitions)
 	require.NoError(l.d.t, err)
 	require.Len(l.d.t, l.leases, len(partitions))
 	l.positions = map[int]int64{}

@@ -18,6 +18,7 @@ import (
 
 var randomCases = []testCase{
 	{"AppliesEqualTheModel", randomApplies},
+	{"PositionsAreNeverAheadOfWhatIsApplied", randomAdvances},
 }
 
 // model is what a projection holds, in memory: the same operations on it and on
@@ -87,7 +88,7 @@ func (m *model) start() {
 }
 
 func (m *model) claimed(partitions []int) {
-	leases, err := m.d.Claim(m.d.ctx(), m.instance, m.c.Build, partitions)
+	leases, _, err := m.d.Claim(m.d.ctx(), m.instance, m.c.Build, partitions)
 	require.NoError(m.t, err)
 	require.Len(m.t, leases, len(partitions))
 	for _, l := range leases {
@@ -341,4 +342,111 @@ func (m *model) check() {
 		}
 		require.Equal(m.t, want, o)
 	}
+}
+
+// randomAdvances has two hosts take and hand back partitions and tell how far they
+// have applied them, in part so late that all has changed since.
+func randomAdvances(t *testing.T, d *db) {
+	d = d.fresh(Config{Partitions: modelPartitions})
+	var runs atomic.Int64
+	rapid.Check(t, func(rt *rapid.T) {
+		c := d.subscribe(declare(rt, fmt.Sprint("p", runs.Add(1))))
+		type host struct {
+			id     string
+			held   map[int]store.Lease
+			tenure int64
+			late   []store.Progress
+		}
+		hosts := [2]*host{}
+		for i := range hosts {
+			hosts[i] = &host{id: fmt.Sprint("run ", instances.Add(1)), held: map[int]store.Lease{}}
+			require.NoError(rt, d.Join(d.ctx(), store.Instance{ID: hosts[i].id}))
+			require.NoError(rt, d.Enlist(d.ctx(), hosts[i].id, []store.Enlistment{{Build: c.Build}}))
+		}
+		defer func() {
+			for _, h := range hosts {
+				require.NoError(rt, d.Leave(d.ctx(), h.id))
+			}
+		}()
+		var applied, saved [modelPartitions]int64
+		positions := func() (list [modelPartitions]int64) {
+			v, err := d.View(d.ctx(), c.ID)
+			require.NoError(rt, err)
+			defer v.Close()
+			for p := range list {
+				list[p], err = v.Position(store.EventsTopic, p)
+				require.NoError(rt, err)
+			}
+			lowest, err := v.Positions()
+			require.NoError(rt, err)
+			require.LessOrEqual(rt, lowest[store.EventsTopic], slices.Min(list[:]))
+			require.GreaterOrEqual(rt, lowest[store.EventsTopic], slices.Min(saved[:]))
+			return list
+		}
+		for range rapid.IntRange(1, 20).Draw(rt, "steps") {
+			h := hosts[rapid.IntRange(0, 1).Draw(rt, "host")]
+			some := rapid.SliceOfNDistinct(rapid.IntRange(0, modelPartitions-1), 1, modelPartitions, rapid.ID[int]).Draw(rt, "partitions")
+			mine := slices.DeleteFunc(slices.Clone(some), func(p int) bool { return h.held[p].Generation == 0 })
+			slices.Sort(mine)
+			var leases []store.Lease
+			for _, p := range mine {
+				leases = append(leases, h.held[p])
+			}
+			switch rapid.SampledFrom([]string{"claim", "release", "apply", "apply", "save", "tell", "tell", "tell late", "tell late"}).Draw(rt, "step") {
+			case "claim":
+				got, tenure, err := d.Claim(d.ctx(), h.id, c.Build, some)
+				require.NoError(rt, err)
+				for _, l := range got {
+					h.held[l.Partition], h.tenure = l, tenure
+					if last := applied[l.Partition]; last > saved[l.Partition] {
+						applied[l.Partition] = saved[l.Partition] // it begins at the checkpoint
+					}
+				}
+			case "release":
+				require.NoError(rt, d.Release(d.ctx(), h.id, leases))
+				for _, p := range mine {
+					delete(h.held, p)
+				}
+			case "apply":
+				for _, p := range mine {
+					applied[p] += rapid.Int64Range(1, 5).Draw(rt, "by")
+				}
+			case "save":
+				b := &store.Batch{Consumer: c.ID, Build: c.Build, InstanceID: h.id, Incarnation: d.Incarnation(), Leases: leases}
+				for _, p := range mine {
+					if applied[p] > saved[p] {
+						b.Checkpoints = append(b.Checkpoints, store.CheckpointMove{Topic: store.EventsTopic, Partition: p, From: saved[p], To: applied[p]})
+						saved[p] = applied[p]
+					}
+				}
+				if len(b.Checkpoints) > 0 {
+					require.NoError(rt, d.Apply(d.ctx(), b))
+				}
+			case "tell":
+				if len(h.held) == 0 {
+					continue
+				}
+				all := slices.Collect(maps.Keys(h.held))
+				lowest := slices.MinFunc(all, func(a, b int) int { return cmp.Compare(applied[a], applied[b]) })
+				now := store.Progress{Build: c.Build, Tenure: h.tenure, Topic: store.EventsTopic, ReadThrough: applied[lowest]}
+				h.late = append(h.late, now)
+				if rapid.Bool().Draw(rt, "at once") {
+					require.NoError(rt, d.Advance(d.ctx(), h.id, []store.Progress{now}))
+					at := positions()
+					for _, p := range all {
+						require.GreaterOrEqual(rt, at[p], now.ReadThrough)
+					}
+				}
+			case "tell late":
+				if len(h.late) > 0 {
+					require.NoError(rt, d.Advance(d.ctx(), h.id, h.late[len(h.late)-1:]))
+					h.late = h.late[:len(h.late)-1]
+				}
+			}
+			for p, at := range positions() {
+				require.LessOrEqual(rt, at, applied[p])
+				require.GreaterOrEqual(rt, at, saved[p])
+			}
+		}
+	})
 }

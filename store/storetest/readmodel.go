@@ -248,7 +248,7 @@ func readModelViewMoment(t *testing.T, d *db) {
 	rows, err = v.Children(d.ctx(), "entries", "a", "", 10)
 	require.NoError(t, err)
 	require.Equal(t, []store.StoredRow{stored(l.entry("a", "1", 5))}, rows)
-	position, err := v.Checkpoint(store.EventsTopic, 3)
+	position, err := v.Position(store.EventsTopic, 3)
 	require.NoError(t, err)
 	require.EqualValues(t, 7, position)
 	require.Equal(t, store.StateRunning, v.Consumer().State)
@@ -258,7 +258,7 @@ func readModelViewMoment(t *testing.T, d *db) {
 	require.NoError(t, err)
 	defer v.Close()
 	require.Equal(t, store.StateHalted, v.Consumer().State)
-	position, err = v.Checkpoint(store.EventsTopic, 3)
+	position, err = v.Position(store.EventsTopic, 3)
 	require.NoError(t, err)
 	require.EqualValues(t, 9, position)
 	row, err = v.Get(d.ctx(), "accounts", store.RowKey{Key: "a"})
@@ -274,7 +274,9 @@ func readModelViewPositions(t *testing.T, d *db) {
 		v, err := d.View(d.ctx(), l.c.ID)
 		require.NoError(t, err)
 		defer v.Close()
-		return v.Positions()
+		positions, err := v.Positions()
+		require.NoError(t, err)
+		return positions
 	}
 	require.Equal(t, map[string]int64{store.EventsTopic: 0}, lowest())
 	l.apply(l.batch(7, 0, 2))
@@ -284,9 +286,9 @@ func readModelViewPositions(t *testing.T, d *db) {
 	v, err := d.View(d.ctx(), l.c.ID)
 	require.NoError(t, err)
 	defer v.Close()
-	_, err = v.Checkpoint(store.EventsTopic, 3)
+	_, err = v.Position(store.EventsTopic, 3)
 	require.ErrorIs(t, err, store.ErrNotFound)
-	_, err = v.Checkpoint("nowhere", 0)
+	_, err = v.Position("nowhere", 0)
 	require.ErrorIs(t, err, store.ErrNotFound)
 }
 

@@ -42,12 +42,18 @@ type Store struct {
 	consumers   map[store.ConsumerID]*consumer
 	builds      map[int64]*build
 	instances   map[string]*store.InstanceStatus
-	members     map[string]map[int64]*store.Membership // by instance, build
+	members     map[string]map[int64]*member // by instance, build
+	tenures     int64
 	applies     int
 	problems    []string
 }
 
 type consumer struct{ store.Consumer }
+
+type member struct {
+	store.Membership
+	tenure int64
+}
 
 type build struct {
 	id          int64
@@ -64,7 +70,7 @@ func NewStore(n int) *Store {
 		consumers: make(map[store.ConsumerID]*consumer),
 		builds:    make(map[int64]*build),
 		instances: make(map[string]*store.InstanceStatus),
-		members:   make(map[string]map[int64]*store.Membership),
+		members:   make(map[string]map[int64]*member),
 	}
 }
 
@@ -442,15 +448,15 @@ func (s *Store) Enlist(_ context.Context, id string, list []store.Enlistment) er
 	if s.instances[id] == nil {
 		return store.ErrNotFound
 	}
-	now := map[int64]*store.Membership{}
+	now := map[int64]*member{}
 	for _, e := range list {
 		b := s.builds[e.Build]
 		if b == nil {
 			continue
 		}
-		m := &store.Membership{Enlistment: e, InstanceID: id, ReadThrough: map[string]int64{}}
+		m := &member{Membership: store.Membership{Enlistment: e, InstanceID: id, ReadThrough: map[string]int64{}}}
 		if was := s.members[id][e.Build]; was != nil {
-			m.ReadThrough = was.ReadThrough
+			m.ReadThrough, m.tenure = was.ReadThrough, was.tenure
 		} else {
 			for topic := range b.checkpoints {
 				m.ReadThrough[topic] = 0
@@ -576,15 +582,15 @@ func (s *Store) leave(id string) {
 }
 
 // Claim implements store.Leases.
-func (s *Store) Claim(_ context.Context, instance string, id int64, partitions []int) ([]store.Lease, error) {
+func (s *Store) Claim(_ context.Context, instance string, id int64, partitions []int) ([]store.Lease, int64, error) {
 	after, err := s.call("Claim")
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.live(instance) {
-		return nil, store.ErrNotFound
+		return nil, 0, store.ErrNotFound
 	}
 	var out []store.Lease
 	for _, p := range partitions {
@@ -596,7 +602,36 @@ func (s *Store) Claim(_ context.Context, instance string, id int64, partitions [
 		o.Generation++
 		out = append(out, store.Lease{Build: id, Partition: p, Generation: o.Generation})
 	}
-	return out, after
+	if len(out) == 0 {
+		return nil, 0, after
+	}
+	s.tenures++
+	if m := s.members[instance][id]; m != nil {
+		m.tenure = s.tenures
+		for topic, positions := range s.builds[id].checkpoints {
+			for _, l := range out {
+				m.ReadThrough[topic] = min(m.ReadThrough[topic], positions[l.Partition])
+			}
+		}
+	}
+	return out, s.tenures, after
+}
+
+// Advance implements store.Leases.
+func (s *Store) Advance(_ context.Context, instance string, list []store.Progress) error {
+	after, err := s.call("Advance")
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range list {
+		m := s.members[instance][p.Build]
+		if m != nil && p.Tenure != 0 && m.tenure == p.Tenure {
+			m.ReadThrough[p.Topic] = max(m.ReadThrough[p.Topic], p.ReadThrough)
+		}
+	}
+	return after
 }
 
 // Release implements store.Leases.
@@ -877,15 +912,15 @@ type view struct {
 
 func (v *view) Consumer() store.Consumer { return v.con }
 
-func (v *view) Positions() map[string]int64 {
+func (v *view) Positions() (map[string]int64, error) {
 	out := make(map[string]int64)
 	for topic, at := range v.at {
 		out[topic] = slices.Min(at)
 	}
-	return out
+	return out, nil
 }
 
-func (v *view) Checkpoint(topic string, partition int) (int64, error) {
+func (v *view) Position(topic string, partition int) (int64, error) {
 	return v.at[topic][partition], nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/rules"
 )
 
 // Join implements [store.Leases].
@@ -145,11 +146,11 @@ func (c *Core) instances(ctx context.Context, conn Conn) (list []store.InstanceS
 // claimed is looked up first and then taken by compare-and-set on the
 // generation, so two claims cannot take it for the same one. It waits for nobody:
 // a row that somebody holds locked is left out.
-func (c *Core) Claim(ctx context.Context, instanceID string, build int64, partitions []int) (leases []store.Lease, err error) {
+func (c *Core) Claim(ctx context.Context, instanceID string, build int64, partitions []int) (leases []store.Lease, tenure int64, err error) {
 	partitions = slices.Sorted(slices.Values(partitions))
-	leases, lapsed, err := c.claimFree(ctx, instanceID, build, partitions)
+	leases, tenure, lapsed, err := c.claimFree(ctx, instanceID, build, partitions)
 	if err != nil || !lapsed {
-		return leases, err
+		return leases, tenure, err
 	}
 	// What the owner had under way may be in the way of more than these rows. How
 	// that goes does not matter to what is held already: the caller tries again.
@@ -159,22 +160,23 @@ func (c *Core) Claim(ctx context.Context, instanceID string, build int64, partit
 		return err
 	})
 	if ended == 0 {
-		return leases, nil
+		return leases, tenure, nil
 	}
 	rest := slices.DeleteFunc(partitions, func(p int) bool {
 		return slices.ContainsFunc(leases, func(l store.Lease) bool { return l.Partition == p })
 	})
-	more, _, _ := c.claimFree(ctx, instanceID, build, rest)
-	leases = append(leases, more...)
+	if more, later, _, _ := c.claimFree(ctx, instanceID, build, rest); len(more) > 0 {
+		leases, tenure = append(leases, more...), later
+	}
 	slices.SortFunc(leases, func(a, b store.Lease) int { return a.Partition - b.Partition })
-	return leases, nil
+	return leases, tenure, nil
 }
 
 // claimFree claims what nobody holds locked. lapsed tells that some of it, locked
 // or not, had an owner that is not live.
-func (c *Core) claimFree(ctx context.Context, instanceID string, build int64, partitions []int) (leases []store.Lease, lapsed bool, err error) {
+func (c *Core) claimFree(ctx context.Context, instanceID string, build int64, partitions []int) (leases []store.Lease, tenure int64, lapsed bool, err error) {
 	err = c.Engine.Write(ctx, "claim", func(conn Conn) error {
-		leases, lapsed = nil, false
+		leases, tenure, lapsed = nil, 0, false
 		joined, err := number(ctx, conn, c.q.joined, instanceID)
 		if err != nil {
 			return err
@@ -189,12 +191,21 @@ func (c *Core) claimFree(ctx context.Context, instanceID string, build int64, pa
 			}
 			leases, lapsed = append(leases, got...), lapsed || late
 		}
-		return nil
+		if len(leases) == 0 {
+			return nil
+		}
+		taken := make([]int, len(leases))
+		for i, l := range leases {
+			taken[i] = l.Partition
+		}
+		tenure = rules.NewTenure()
+		_, err = conn.Exec(ctx, c.SQL(fmt.Sprintf(beginSQL, fmt.Sprintf(lowestOfSQL, numbers(taken)))), tenure, instanceID, build)
+		return err
 	})
 	if err != nil {
-		return nil, false, err
+		return nil, 0, false, err
 	}
-	return leases, lapsed, nil
+	return leases, tenure, lapsed, nil
 }
 
 func (c *Core) claim(ctx context.Context, conn Conn, instanceID string, build int64, partitions []int) (leases []store.Lease, lapsed bool, err error) {

@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"strings"
 
+	"github.com/projhost/projhost/readmodel"
 	"github.com/projhost/projhost/store"
 )
 
@@ -40,6 +42,28 @@ func (c *Core) Enlist(ctx context.Context, instanceID string, list []store.Enlis
 	})
 }
 
+// Advance implements [store.Leases].
+func (c *Core) Advance(ctx context.Context, instanceID string, list []store.Progress) error {
+	return c.Engine.Read(ctx, "advance", func(conn Conn) error {
+		for rest := list; len(rest) > 0; {
+			size := readmodel.SelectSize(len(rest))
+			chunk := rest[:min(size, len(rest))]
+			var values, keys []any
+			for i := range size {
+				p := chunk[min(i, len(chunk)-1)] // the last fills it up
+				values = append(values, p.Build, p.Topic, p.ReadThrough)
+				keys = append(keys, p.Build, p.Topic, p.Tenure, p.ReadThrough)
+			}
+			text := c.SQL(fmt.Sprintf(advanceSQL, strings.Repeat(advanceCase, size), strings.Repeat(" OR "+advanceKey, size)[len(" OR "):]))
+			if _, err := conn.Exec(ctx, text, append(append(values, instanceID), keys...)...); err != nil {
+				return err
+			}
+			rest = rest[len(chunk):]
+		}
+		return nil
+	})
+}
+
 // Survey implements [store.Leases].
 func (c *Core) Survey(ctx context.Context, builds []int64) (s store.Survey, err error) {
 	err = c.Engine.Read(ctx, "survey", func(conn Conn) (err error) {
@@ -67,13 +91,13 @@ func (c *Core) ownersOf(ctx context.Context, conn Conn, builds []int64) (map[int
 	if len(builds) == 0 {
 		return owners, nil
 	}
-	var at int64
+	var at, build, partition int64
+	var id sql.NullString
+	var o store.Ownership
+	row := []any{&build, &partition, &id, &o.Generation} // one for thousands of rows
 	var of []store.Ownership
 	err := each(ctx, conn, c.SQL(fmt.Sprintf(ownersOfSQL, numbers(builds))), nil, func(r Rows) error {
-		var build, partition int64
-		var id sql.NullString
-		var o store.Ownership
-		if err := r.Scan(&build, &partition, &id, &o.Generation); err != nil {
+		if err := r.Scan(row...); err != nil {
 			return err
 		}
 		if build != at || of == nil {

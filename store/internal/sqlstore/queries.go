@@ -33,8 +33,9 @@ type queries struct {
 	countCheckpts  string
 	lockTopic      string
 	checkpoints    string
-	checkpoint     string
+	position       string
 	lowest         string
+	told           string
 	halt           string
 	clearHalt      string
 	guardHolder    string
@@ -117,8 +118,14 @@ func newQueries(n *naming) queries {
 		// checkpoint, so it sees ours, or we see what it deleted (H11).
 		lockTopic:   n.sql(`UPDATE {{topics}} SET topic_start = topic_start WHERE name = {{?}}`),
 		checkpoints: n.sql(`SELECT topic, "partition", position, epoch, effects_through FROM {{checkpoints}} WHERE build = ? ORDER BY topic, "partition"`),
-		checkpoint:  n.sql(`SELECT position FROM {{checkpoints}} WHERE build = ? AND topic = {{?}} AND "partition" = ?`),
-		lowest:      n.sql(`SELECT topic, min(position) FROM {{checkpoints}} WHERE build = ? GROUP BY topic`),
+		// The owner is looked up by keys alone: a join might be planned the other
+		// way round.
+		position: n.sql(`SELECT c.position, COALESCE((SELECT m.read_through FROM {{members}} m WHERE m.build = c.build AND m.topic = c.topic
+			AND m.instance_id = (SELECT o.instance_id FROM {{ownership}} o WHERE o.build = c.build AND o."partition" = c."partition")), 0)
+			FROM {{checkpoints}} c WHERE c.build = ? AND c.topic = {{?}} AND c."partition" = ?`),
+		lowest: n.sql(`SELECT topic, min(position) FROM {{checkpoints}} WHERE build = ? GROUP BY topic`),
+		told: n.sql(`SELECT m.topic, min(m.read_through) FROM (SELECT DISTINCT instance_id FROM {{ownership}} WHERE build = ?) o
+			LEFT JOIN {{members}} m ON m.instance_id = o.instance_id AND m.build = ? GROUP BY m.topic`),
 		// The first halt stands, and an operator's pause is not displaced.
 		halt: n.sql(`UPDATE {{consumers}} SET state = 'halted', halt = ?, state_since_us = ?
 			WHERE type = {{?}} AND name = {{?}} AND state IN ('running', 'rebuilding')`),
@@ -163,7 +170,12 @@ const (
 		AND (instance_id IS NULL OR instance_id = {{?}} OR instance_id NOT IN (SELECT id FROM {{instances}} WHERE ` + live + `))
 		ORDER BY "partition"`
 	// What has changed since it was looked at is at its generation no more.
-	freeSQL    = `SELECT "partition", generation, 0 FROM {{ownership}} WHERE build = ? AND (%s) ORDER BY "partition" FOR UPDATE SKIP LOCKED`
+	freeSQL  = `SELECT "partition", generation, 0 FROM {{ownership}} WHERE build = ? AND (%s) ORDER BY "partition" FOR UPDATE SKIP LOCKED`
+	beginSQL = `UPDATE {{members}} SET tenure = ?, read_through = CASE WHEN read_through > (%[1]s) THEN (%[1]s) ELSE read_through END
+		WHERE instance_id = {{?}} AND build = ?`
+	// Of the topic and the build of a membership.
+	lowestOfSQL = `SELECT min(c.position) FROM {{checkpoints}} c
+		WHERE c.build = {{members}}.build AND c.topic = {{members}}.topic AND c."partition" IN (%s)`
 	claimSQL   = `UPDATE {{ownership}} SET instance_id = ?, generation = generation + 1 WHERE build = ? AND (%s)`
 	releaseSQL = `UPDATE {{ownership}} SET instance_id = NULL WHERE build = ? AND instance_id = {{?}} AND (%s)`
 	delistSQL  = `DELETE FROM {{members}} WHERE instance_id = {{?}} AND build NOT IN (%s)`
@@ -174,6 +186,9 @@ const (
 		SELECT i.id, c.build, c.topic, CASE WHEN c.build IN (%[2]s) THEN 1 ELSE 0 END FROM {{checkpoints}} c JOIN {{instances}} i ON i.id = {{?}}
 		WHERE c.build IN (%[1]s) AND c."partition" = 0
 		AND NOT EXISTS (SELECT 1 FROM {{members}} m WHERE m.instance_id = i.id AND m.build = c.build AND m.topic = c.topic)`
+	advanceSQL   = `UPDATE {{members}} SET read_through = CASE%s ELSE read_through END WHERE instance_id = {{?}} AND (%s)`
+	advanceCase  = ` WHEN build = ? AND topic = {{?}} THEN ?`
+	advanceKey   = `build = ? AND topic = {{?}} AND tenure = ? AND read_through < ?`
 	ownersOfSQL  = `SELECT build, "partition", instance_id, generation FROM {{ownership}} WHERE build IN (%s) ORDER BY build, "partition"`
 	ownershipSQL = `INSERT INTO {{ownership}} (build, "partition") VALUES %s`
 )

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"strings"
 	"sync"
@@ -105,12 +106,11 @@ type view struct {
 	core *Core
 	ctx  context.Context // of View: the view ends with it
 
-	mu        sync.Mutex // between its user and the end of ctx
-	stop      func() bool
-	conn      Conn // nil: closed
-	end       func()
-	consumer  store.Consumer
-	positions map[string]int64
+	mu       sync.Mutex // between its user and the end of ctx
+	stop     func() bool
+	conn     Conn // nil: closed
+	end      func()
+	consumer store.Consumer
 }
 
 // begin fixes the snapshot with its first query: the live build, its
@@ -121,14 +121,7 @@ func (v *view) begin(id store.ConsumerID) error {
 		return err
 	}
 	v.consumer = r.Consumer
-	v.positions = map[string]int64{}
-	return each(v.ctx, v.conn, v.core.q.lowest, []any{r.Build}, func(rows Rows) error {
-		var topic string
-		var lowest int64
-		err := rows.Scan(&topic, &lowest)
-		v.positions[topic] = lowest
-		return err
-	})
+	return nil
 }
 
 // use runs fn unless the view is closed.
@@ -157,14 +150,43 @@ func (v *view) Close() error {
 
 func (v *view) Consumer() store.Consumer { return v.consumer }
 
-func (v *view) Positions() map[string]int64 { return v.positions }
-
-func (v *view) Checkpoint(topic string, partition int) (position int64, err error) {
-	err = v.use("read checkpoint", func(conn Conn) error {
-		found, err := one(v.ctx, conn, v.core.q.checkpoint, []any{v.consumer.Build, topic, int64(partition)}, &position)
-		if err == nil && !found {
-			err = fmt.Errorf("checkpoint of %s, topic %s, partition %d: %w", v.consumer.ID, topic, partition, store.ErrNotFound)
+func (v *view) Positions() (positions map[string]int64, err error) {
+	err = v.use("read positions", func(conn Conn) error {
+		positions = map[string]int64{}
+		build, told, silent := v.consumer.Build, map[string]int64{}, false
+		err := each(v.ctx, conn, v.core.q.told, []any{build, build}, func(r Rows) error {
+			var topic sql.NullString
+			var through sql.NullInt64
+			err := r.Scan(&topic, &through)
+			told[topic.String] = through.Int64
+			silent = silent || !topic.Valid // what some partitions' owner has told is not known, or they have none
+			return err
+		})
+		if err != nil {
+			return err
 		}
+		return each(v.ctx, conn, v.core.q.lowest, []any{build}, func(r Rows) error {
+			var topic string
+			var lowest int64
+			err := r.Scan(&topic, &lowest)
+			if !silent {
+				lowest = max(lowest, told[topic])
+			}
+			positions[topic] = lowest
+			return err
+		})
+	})
+	return positions, err
+}
+
+func (v *view) Position(topic string, partition int) (position int64, err error) {
+	err = v.use("read position", func(conn Conn) error {
+		var told int64
+		found, err := one(v.ctx, conn, v.core.q.position, []any{v.consumer.Build, topic, int64(partition)}, &position, &told)
+		if err == nil && !found {
+			err = fmt.Errorf("position of %s, topic %s, partition %d: %w", v.consumer.ID, topic, partition, store.ErrNotFound)
+		}
+		position = max(position, told)
 		return err
 	})
 	return position, err

@@ -40,6 +40,7 @@ DECLARE @p TABLE ([partition] int NOT NULL PRIMARY KEY, generation bigint NULL);
 INSERT INTO @p ([partition])
 SELECT DISTINCT j.p FROM OPENJSON(@partitions) WITH (p int '$') AS j;
 DECLARE @taken TABLE ([partition] int NOT NULL PRIMARY KEY, generation bigint NOT NULL);
+DECLARE @lowest TABLE (topic varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL, position bigint NOT NULL);
 IF NOT EXISTS (SELECT 1 FROM [ph_instances] AS i WHERE i.id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND (i.ttl_us = 0 OR (i.last_heartbeat_us + i.ttl_us > @now AND i.last_heartbeat_us <= @now + i.ttl_us)))
 BEGIN
   THROW 51306, N'the instance has not joined, or no longer counts as joined', 1;
@@ -53,6 +54,10 @@ UPDATE o SET o.instance_id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8
 OUTPUT inserted.[partition], inserted.generation INTO @taken ([partition], generation)
 FROM @p AS p INNER LOOP JOIN [ph_ownership] AS o WITH (ROWLOCK, READPAST) ON o.build = @build AND o.[partition] = p.[partition]
 WHERE o.generation = p.generation;
+INSERT INTO @lowest (topic, position)
+SELECT c.topic, MIN(c.position) FROM [ph_checkpoints] AS c WHERE c.build = @build AND c.[partition] IN (SELECT t.[partition] FROM @taken AS t) GROUP BY c.topic;
+UPDATE m SET m.tenure = @tenure, m.read_through = CASE WHEN m.read_through > l.position THEN l.position ELSE m.read_through END
+FROM @lowest AS l INNER LOOP JOIN [ph_members] AS m ON m.instance_id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND m.build = @build AND m.topic = l.topic;
 COMMIT TRANSACTION;
 SELECT t.[partition], t.generation FROM @taken AS t ORDER BY t.[partition];
 

@@ -296,13 +296,25 @@ func (s *Store) Leave(ctx context.Context, instanceID string) error {
 }
 
 // Claim implements [store.Leases].
-func (s *Store) Claim(ctx context.Context, instanceID string, build int64, partitions []int) ([]store.Lease, error) {
-	return written(s, "Claim", func() ([]store.Lease, error) { return s.inner.Claim(ctx, instanceID, build, partitions) })
+func (s *Store) Claim(ctx context.Context, instanceID string, build int64, partitions []int) (leases []store.Lease, tenure int64, err error) {
+	leases, err = written(s, "Claim", func() (got []store.Lease, err error) {
+		got, tenure, err = s.inner.Claim(ctx, instanceID, build, partitions)
+		return got, err
+	})
+	if err != nil {
+		tenure = 0
+	}
+	return leases, tenure, err
 }
 
 // Release implements [store.Leases].
 func (s *Store) Release(ctx context.Context, instanceID string, leases []store.Lease) error {
 	return s.write("Release", func() error { return s.inner.Release(ctx, instanceID, leases) })
+}
+
+// Advance implements [store.Leases].
+func (s *Store) Advance(ctx context.Context, instanceID string, list []store.Progress) error {
+	return s.write("Advance", func() error { return s.inner.Advance(ctx, instanceID, list) })
 }
 
 // ListInstances implements [store.Leases].
@@ -405,8 +417,12 @@ type view struct {
 	s *Store
 }
 
-func (v *view) Checkpoint(topic string, partition int) (int64, error) {
-	return readOf(v.s, "View.Checkpoint", func() (int64, error) { return v.ReadView.Checkpoint(topic, partition) })
+func (v *view) Position(topic string, partition int) (int64, error) {
+	return readOf(v.s, "View.Position", func() (int64, error) { return v.ReadView.Position(topic, partition) })
+}
+
+func (v *view) Positions() (map[string]int64, error) {
+	return readOf(v.s, "View.Positions", func() (map[string]int64, error) { return v.ReadView.Positions() })
 }
 
 func (v *view) Get(ctx context.Context, table string, key store.RowKey) (store.StoredRow, error) {

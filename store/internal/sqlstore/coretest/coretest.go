@@ -49,6 +49,7 @@ func Run(t *testing.T, create func(t testing.TB) *Database) {
 		"AdoptingSubscribeDiesAnywhere":      adoptDies,
 		"ClaimsLeaveLiveOwnersWhatTheyTook":  claimAfterWait,
 		"HeartbeatOfTheFutureProvesNothing":  clockSetBack,
+		"TopicsAdvanceEachByItself":          twoTopics,
 		"ReplacedViewsOfOtherColumnsAreOurs": replacedView,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -567,13 +568,13 @@ func claimAfterWait(t *testing.T, d *db) {
 	between := &between{Engine: h.Engine, run: func() {
 		// The other joins and claims when the first has looked and not yet taken.
 		require.NoError(t, h.Store.Join(d.ctx(), store.Instance{ID: "second"}))
-		got, err := h.Store.Claim(d.ctx(), "second", c.Build, []int{1, 2})
+		got, _, err := h.Store.Claim(d.ctx(), "second", c.Build, []int{1, 2})
 		require.NoError(t, err)
 		require.Len(t, got, 2)
 	}}
 	slow, err := sqlstore.New(between, h.Dialect, h.Opt)
 	require.NoError(t, err)
-	late, err = slow.Claim(d.ctx(), "first", c.Build, []int{0, 1, 2, 3})
+	late, _, err = slow.Claim(d.ctx(), "first", c.Build, []int{0, 1, 2, 3})
 	require.NoError(t, err)
 	require.Equal(t, []store.Lease{{Build: c.Build, Partition: 0, Generation: 1}, {Build: c.Build, Partition: 3, Generation: 1}}, late)
 	owners, err := h.Store.Owners(d.ctx(), c.Build)
@@ -593,7 +594,7 @@ func clockSetBack(t *testing.T, d *db) {
 	const ttl = 100 * time.Second
 	for i, id := range []string{"dead", "awake", "next"} {
 		require.NoError(t, h.Store.Join(d.ctx(), store.Instance{ID: id, TTL: ttl}))
-		_, err := h.Store.Claim(d.ctx(), id, c.Build, []int{i})
+		_, _, err := h.Store.Claim(d.ctx(), id, c.Build, []int{i})
 		require.NoError(t, err)
 	}
 	ahead := func(id string, by time.Duration) {
@@ -613,7 +614,7 @@ func clockSetBack(t *testing.T, d *db) {
 		return ids
 	}
 	claim := func() (taken []int) {
-		leases, err := h.Store.Claim(d.ctx(), "next", c.Build, []int{0, 1})
+		leases, _, err := h.Store.Claim(d.ctx(), "next", c.Build, []int{0, 1})
 		require.NoError(t, err)
 		for _, l := range leases {
 			taken = append(taken, l.Partition)
@@ -626,7 +627,7 @@ func clockSetBack(t *testing.T, d *db) {
 	ahead("dead", time.Hour)
 	ahead("awake", time.Hour)
 	require.Equal(t, []string{"next"}, live())
-	_, err = h.Store.Claim(d.ctx(), "awake", c.Build, []int{3})
+	_, _, err = h.Store.Claim(d.ctx(), "awake", c.Build, []int{3})
 	require.ErrorIs(t, err, store.ErrNotFound)
 	require.NoError(t, h.Store.Heartbeat(d.ctx(), "awake"))
 	require.ElementsMatch(t, []string{"awake", "next"}, live())
@@ -656,4 +657,67 @@ func replacedView(t *testing.T, d *db) {
 	c, err = h.Store.Subscribe(d.ctx(), declare(t, "p", "accounts"))
 	require.NoError(t, err)
 	d.settled(h, c)
+}
+
+// A membership has a read-through for each topic of its build.
+func twoTopics(t *testing.T, d *db) {
+	h := d.open(small("ph_", ""))
+	require.NoError(t, h.Engine.Write(d.ctx(), "another topic", func(conn sqlstore.Conn) error {
+		_, err := conn.Exec(d.ctx(), h.SQL(`INSERT INTO {{topics}} (name, kind) VALUES (?, 'capture')`), "more")
+		return err
+	}))
+	decl := declare(t, "p", "t")
+	decl.Topics = []string{store.EventsTopic, "more"}
+	c, err := h.Store.Subscribe(d.ctx(), decl)
+	require.NoError(t, err)
+	require.NoError(t, h.Store.Join(d.ctx(), store.Instance{ID: "a"}))
+	require.NoError(t, h.Store.Enlist(d.ctx(), "a", []store.Enlistment{{Build: c.Build}}))
+	leases, _, err := h.Store.Claim(d.ctx(), "a", c.Build, []int{0, 1})
+	require.NoError(t, err)
+	require.NoError(t, h.Store.Apply(d.ctx(), &store.Batch{Consumer: c.ID, Build: c.Build, InstanceID: "a", Incarnation: h.Store.Incarnation(), Leases: leases,
+		Checkpoints: []store.CheckpointMove{{Topic: "more", Partition: 0, To: 5}, {Topic: "more", Partition: 1, To: 6}}}))
+	_, tenure, err := h.Store.Claim(d.ctx(), "a", c.Build, []int{0})
+	require.NoError(t, err)
+	through := func(events, more int64) {
+		t.Helper()
+		s, err := h.Store.Survey(d.ctx(), nil)
+		require.NoError(t, err)
+		require.Len(t, s.Members, 1)
+		require.Equal(t, map[string]int64{store.EventsTopic: events, "more": more}, s.Members[0].ReadThrough)
+		v, err := h.Store.View(d.ctx(), c.ID)
+		require.NoError(t, err)
+		defer v.Close()
+		positions, err := v.Positions()
+		require.NoError(t, err)
+		require.Equal(t, map[string]int64{store.EventsTopic: 0, "more": 0}, positions, "some have no owner")
+		at, err := v.Position(store.EventsTopic, 1)
+		require.NoError(t, err)
+		require.Equal(t, events, at)
+		at, err = v.Position("more", 1)
+		require.NoError(t, err)
+		require.Equal(t, max(more, 6), at)
+	}
+	through(0, 0)
+	tell := func(events, more int64) {
+		t.Helper()
+		require.NoError(t, h.Store.Advance(d.ctx(), "a", []store.Progress{
+			{Build: c.Build, Tenure: tenure, Topic: "more", ReadThrough: more}, {Build: c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: events}}))
+	}
+	tell(40, 30)
+	through(40, 30)
+	tell(39, 31)
+	through(40, 31)
+	_, _, err = h.Store.Claim(d.ctx(), "a", c.Build, []int{0})
+	require.NoError(t, err)
+	through(0, 5)
+
+	_, tenure, err = h.Store.Claim(d.ctx(), "a", c.Build, []int{2, 3})
+	require.NoError(t, err)
+	tell(50, 60)
+	v, err := h.Store.View(d.ctx(), c.ID)
+	require.NoError(t, err)
+	defer v.Close()
+	positions, err := v.Positions()
+	require.NoError(t, err)
+	require.Equal(t, map[string]int64{store.EventsTopic: 50, "more": 60}, positions)
 }
