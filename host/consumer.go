@@ -32,7 +32,7 @@ type consumer struct {
 	free        bool // has a free table: one fence for all
 	log         hclog.Logger
 	guests      *instances
-	share       *partition.Share // what of it is this host's; set once it is enlisted
+	share       *partition.Share // what of it is this host's; set once it is enlisted, under mu for others
 
 	careful map[int]lane.Careful // by partition: where the database refused some entry's data
 
@@ -91,7 +91,10 @@ func (c *consumer) subscribe(ctx context.Context) error {
 
 // enlist makes the host a member of those that run the consumer.
 func (c *consumer) enlist() {
-	c.share = c.host.balancer.Enlist(partition.ShareConfig{Build: c.stored.Build, Consumer: c.id, SingleOwner: c.together()})
+	share := c.host.balancer.Enlist(partition.ShareConfig{Build: c.stored.Build, Consumer: c.id, SingleOwner: c.together()})
+	c.mu.Lock()
+	c.share = share
+	c.mu.Unlock()
 }
 
 func (c *consumer) isHalted() bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"github.com/projhost/projhost/abi"
 	"github.com/projhost/projhost/host"
 	"github.com/projhost/projhost/host/internal/fake"
+	"github.com/projhost/projhost/partition"
 	"github.com/projhost/projhost/plugins"
 	"github.com/projhost/projhost/store"
 )
@@ -376,64 +378,128 @@ func TestSlowGuestsKeepTheirLeases(t *testing.T) {
 // committed; another session of the consumer goes on under its generations.
 func TestLostLeaseIsOfOneSession(t *testing.T) {
 	t.Parallel()
-	// Which partitions move is of random ids: now and then what moves has come as
-	// far as the rest before anything is stolen.
-	for told := false; !told; {
-		synctest.Test(t, func(t *testing.T) { told = lostLease(t) })
-	}
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		events := make([]store.Event, 4000)
+		for i := range events { // of every partition
+			events[i] = store.Event{AggregateType: "a", AggregateID: fmt.Sprintf("k%d", i%64), Type: "T"}
+		}
+		st.Append(events[:2000]...)
+		slow := func(d time.Duration) *module {
+			m := counter("c")
+			m.before = func(context.Context, int) error {
+				time.Sleep(d) // virtual time
+				return nil
+			}
+			return m
+		}
+		few := func(c *host.Config) { c.Batch, c.Lanes, c.PageMessages, c.ShutdownTimeout = 5, 2, 20, time.Minute }
+		first, second := start(t, st, few, slow(time.Second)), start(t, st, few, slow(5*time.Second))
+		time.Sleep(time.Minute)
+		st.Append(events[2000:]...)
+		moving := of(t, second, "c")
+		require.NotEmpty(t, moving)
+		// What second has is far behind when it comes to first: that does not read
+		// its own messages again.
+		require.NoError(t, second.stop())
+		time.Sleep(8 * time.Second)
+		require.Len(t, of(t, first, "c"), partitions)
+		require.Len(t, status(t, first, "c").Lanes, 4, "two sessions")
+
+		before := owners(t, st, "c")
+		st.StealOne(1, moving[0].Partition)
+		time.Sleep(20 * time.Second)
+		after := owners(t, st, "c")
+		came := make(map[int]bool)
+		for _, p := range moving {
+			came[p.Partition] = true
+		}
+		for p := range after {
+			if came[p] {
+				require.Greater(t, after[p].Generation, before[p].Generation, "partition %d", p)
+			} else {
+				require.Equal(t, before[p], after[p], "partition %d", p)
+			}
+		}
+		require.NoError(t, first.WaitApplied(t.Context(), projection("c"), store.EventsTopic, 4000, host.AllPartitions))
+		require.Equal(t, want(events), seen(st, "c"))
+		time.Sleep(time.Minute)
+		require.Len(t, status(t, first, "c").Lanes, 2, "one session in the end")
+		require.NoError(t, first.stop())
+		require.Empty(t, st.Problems())
+	})
 }
 
-func lostLease(t *testing.T) (told bool) {
-	st := fake.NewStore(partitions)
-	events := someEvents(4000)
-	st.Append(events[:2000]...)
-	var calls atomic.Int64
-	slow, slower := counter("c"), counter("c")
-	slow.before = func(context.Context, int) error {
-		calls.Add(1)
-		time.Sleep(time.Second) // virtual time
-		return nil
+// A read that waits for a position is answered by every host, about 300 ms after
+// the partition is there although it is another's, and never before that: also
+// while partitions move, leases are lost and hosts come and go. A partition
+// without messages is as far as its owner.
+func TestEveryHostAnswersForAll(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(8) {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 4))
+			st := fake.NewStore(partitions)
+			m := counter("c")
+			slow := seed%2 == 1 // then calls take long, and fail in between
+			var calls atomic.Uint64
+			st.SetFault(func(call string, _ int) (error, error) {
+				if slow && slices.Contains([]string{"Checkpoints", "Apply", "Release", "Claim", "Advance"}, call) {
+					n := rand.New(rand.NewPCG(seed, calls.Add(1))).IntN(1000)
+					time.Sleep(time.Duration(n/2) * time.Millisecond)
+					if n < 30 {
+						return store.ErrFenced, nil
+					}
+				}
+				return nil, nil
+			})
+			hosts := []running{start(t, st, nil, m), start(t, st, nil, m)}
+			time.Sleep(20 * time.Second)
+			wanted := make(map[string]string)
+			at, quiet := int64(0), time.Now()
+			for range 300 {
+				key := fmt.Sprintf("k%d", random.IntN(5))
+				st.Append(store.Event{AggregateType: "a", AggregateID: key, Type: "T"})
+				at++
+				wanted[key] += fmt.Sprint(" ", at)
+				h := hosts[random.IntN(len(hosts))]
+				p := partition.Of(key, partitions)
+				if random.IntN(3) == 0 {
+					p = random.IntN(partitions)
+				}
+				began := time.Now()
+				require.NoError(t, h.WaitApplied(t.Context(), projection("c"), store.EventsTopic, at, p))
+				if !slow && time.Since(quiet) > 15*time.Second {
+					require.LessOrEqual(t, time.Since(began), 350*time.Millisecond, "seed %d", seed)
+				}
+				for k, want := range wanted {
+					if partition.Of(k, partitions) == p {
+						require.Equal(t, want, seen(st, "c")[k], "seed %d: partition %d is said to be at %d", seed, p, at)
+					}
+				}
+				switch what := random.IntN(60); {
+				case what == 0 && len(hosts) < 4:
+					hosts, quiet = append(hosts, start(t, st, nil, m)), time.Now()
+				case what == 1 && len(hosts) > 1:
+					require.NoError(t, hosts[0].stop())
+					hosts, quiet = hosts[1:], time.Now()
+				case what == 2:
+					st.StealOne(1, random.IntN(partitions))
+					quiet = time.Now()
+				case what < 30:
+					time.Sleep(time.Duration(random.IntN(2000)) * time.Millisecond)
+				}
+			}
+			for _, h := range hosts {
+				began := time.Now()
+				require.NoError(t, h.WaitApplied(t.Context(), projection("c"), store.EventsTopic, at, host.AllPartitions))
+				require.LessOrEqual(t, time.Since(began), time.Minute)
+			}
+			require.Equal(t, wanted, seen(st, "c"))
+			for _, h := range hosts {
+				require.NoError(t, h.stop())
+			}
+			require.Empty(t, st.Problems())
+		})
 	}
-	slower.before = func(context.Context, int) error {
-		time.Sleep(5 * time.Second) // virtual time
-		return nil
-	}
-	few := func(c *host.Config) { c.Batch, c.Lanes, c.PageMessages, c.ShutdownTimeout = 5, 2, 20, time.Minute }
-	first, second := start(t, st, few, slow), start(t, st, few, slower)
-	time.Sleep(30 * time.Second)
-	st.Append(events[2000:]...)
-	moving := of(t, second, "c")
-	require.NotEmpty(t, moving)
-	// What second has is far behind when it comes to first: that does not read
-	// its own messages again.
-	require.NoError(t, second.stop())
-	time.Sleep(8 * time.Second)
-	require.Len(t, of(t, first, "c"), partitions)
-	if len(status(t, first, "c").Lanes) < 4 { // it is one session already
-		require.NoError(t, first.stop())
-		return false
-	}
-
-	before := owners(t, st, "c")
-	st.StealOne(1, moving[0].Partition)
-	time.Sleep(20 * time.Second)
-	after := owners(t, st, "c")
-	came := make(map[int]bool)
-	for _, p := range moving {
-		came[p.Partition] = true
-	}
-	for p := range after {
-		if came[p] {
-			require.Greater(t, after[p].Generation, before[p].Generation, "partition %d", p)
-		} else {
-			require.Equal(t, before[p], after[p], "partition %d", p)
-		}
-	}
-	require.NoError(t, first.WaitApplied(t.Context(), projection("c"), store.EventsTopic, 4000, host.AllPartitions))
-	require.Equal(t, want(events), seen(st, "c"))
-	time.Sleep(time.Minute)
-	require.Len(t, status(t, first, "c").Lanes, 2, "one session in the end")
-	require.NoError(t, first.stop())
-	require.Empty(t, st.Problems())
-	return true
 }

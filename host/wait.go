@@ -105,7 +105,7 @@ func (h *Host) WaitApplied(ctx context.Context, id store.ConsumerID, topic strin
 	}
 	c.waiters.Add(1)
 	defer c.waiters.Add(-1)
-	pause := lookMin
+	began := time.Now()
 	for {
 		c.mu.Lock()
 		at, moved, halt, out := slices.Clone(c.at), c.moved, c.halt, c.state == StatePending
@@ -132,8 +132,11 @@ func (h *Host) WaitApplied(ctx context.Context, id store.ConsumerID, topic strin
 			case err == nil && out:
 				halt = stored // where the host runs the consumer it is told of a halt
 			}
+			pause := lookSoon
+			if time.Since(began) > lookLong {
+				pause = lookLate
+			}
 			look = time.After(pause)
-			pause = min(pause*5/4, lookMax)
 		}
 		switch {
 		case len(lagging) == 0:
@@ -150,11 +153,12 @@ func (h *Host) WaitApplied(ctx context.Context, id store.ConsumerID, topic strin
 	}
 }
 
-// lookMin and lookMax are the pauses between looks at how far another host is:
-// that tells it every advanceEvery at most.
+// lookSoon is the pause between looks at how far another host is, which tells it
+// every advanceEvery at most, and lookLate the pause after lookLong.
 const (
-	lookMin = 50 * time.Millisecond
-	lookMax = 250 * time.Millisecond
+	lookSoon = 50 * time.Millisecond
+	lookLate = 250 * time.Millisecond
+	lookLong = time.Second
 )
 
 // look asks the store how far a partition is, or all, on whichever host, and

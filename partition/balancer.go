@@ -104,6 +104,18 @@ func NewBalancer(leases Leases, member *Member, cfg BalancerConfig, log hclog.Lo
 	return b
 }
 
+// Alone tells whether no other instance lives, by the latest survey.
+func (b *Balancer) Alone() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id, live := range b.live {
+		if live && id != b.instance {
+			return false
+		}
+	}
+	return true
+}
+
 // Look has a survey made soon.
 func (b *Balancer) Look() { signal(b.wanted) }
 
@@ -287,7 +299,7 @@ func (b *Balancer) sync() {
 	b.instance, b.ended, b.enlisted = me, ended, nil
 	for _, s := range b.shares {
 		for p := range s.parts {
-			s.parts[p] = part{}
+			s.parts[p], s.tenure = part{}, 0
 		}
 		s.targets = nil
 		s.notify()
@@ -424,6 +436,9 @@ func (b *Balancer) digest(number int64, asked time.Time, builds []int64, survey 
 			}
 		}
 		for p := range s.parts {
+			if part := &s.parts[p]; part.stage == idle && part.since < number && part.astraySince < number {
+				part.astray = s.owners[p].InstanceID == me
+			}
 			switch stray, wait := s.odd(p); {
 			case stray:
 				strays = append(strays, store.Lease{Build: build, Partition: p, Generation: s.owners[p].Generation})

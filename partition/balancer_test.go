@@ -611,3 +611,46 @@ func TestReleaseFails(t *testing.T) {
 		b.end()
 	})
 }
+
+// What is held is told of in the tenure that the latest claim began, and nothing
+// is told while the store may have more under the host than it holds.
+func TestTenure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(16, 1)
+		a := startHost(t, c, nil, 1)
+		s := a.shares[1]
+		_, leases := s.Tenure()
+		require.Empty(t, leases)
+		pass(time.Second)
+		first, leases := s.Tenure()
+		require.Len(t, leases, 16)
+		require.NotZero(t, first)
+
+		c.set(func() { c.fault = failing("claim") })
+		s.Lost([]int{3})
+		_, leases = s.Tenure()
+		require.Empty(t, leases, "what was lost is the host's in the store")
+		pass(time.Minute)
+		_, leases = s.Tenure()
+		require.Empty(t, leases, "nobody has taken it")
+		c.set(func() { c.fault = nil })
+		pass(rebalance + time.Second)
+		second, leases := s.Tenure()
+		require.Len(t, leases, 16)
+		require.NotEqual(t, first, second)
+
+		c.set(func() { c.fault = failing("release") })
+		b := startHost(t, c, nil, 1)
+		pass(time.Minute)
+		_, leases = s.Tenure()
+		require.Empty(t, leases, "what is not handed back is the host's in the store")
+		c.set(func() { c.fault = nil })
+		pass(2*rebalance + time.Second)
+		third, leases := s.Tenure()
+		require.Len(t, leases, c.loads(1)[a.id()])
+		require.Equal(t, second, third, "what remains was told of before")
+		a.end()
+		b.end()
+	})
+}

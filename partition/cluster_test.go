@@ -31,8 +31,9 @@ type cluster struct {
 	fault func(ctx context.Context, call string) (after func() error, before error)
 
 	written map[write]any // who wrote
-	moves   int           // of ownership rows
-	broken  []string      // what must not happen, and did
+	tenures int64
+	moves   int      // of ownership rows
+	broken  []string // what must not happen, and did
 
 	// mutant is what the database does wrong, to see that somebody notices.
 	mutant string
@@ -225,7 +226,11 @@ func (c *cluster) Claim(ctx context.Context, id string, build int64, partitions 
 	if err != nil {
 		return nil, 0, err
 	}
-	return leases, 0, nil
+	if len(leases) > 0 {
+		c.tenures++
+		tenure = c.tenures
+	}
+	return leases, tenure, nil
 }
 
 func (c *cluster) Release(ctx context.Context, id string, leases []store.Lease) error {

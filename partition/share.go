@@ -29,6 +29,7 @@ type Share struct {
 	changed   chan struct{}
 	withdrawn string // why; "": it is a member
 	parts     []part // by partition
+	tenure    int64  // that the latest claim began; 0: none of this instance's
 
 	asked   time.Time         // when the latest survey began
 	seen    int64             // the number of the latest survey; 0: none yet
@@ -48,6 +49,10 @@ type part struct {
 	// of the partition: they say nothing about it. tried is how many had begun
 	// when it was last claimed in vain.
 	since, tried int64
+	// astray: the store may have it under this instance although it is not held, as
+	// far as was known when so many surveys had begun.
+	astray      bool
+	astraySince int64
 }
 
 type stage int
@@ -204,7 +209,7 @@ func (s *Share) Take(ctx context.Context, partitions []int) (Grant, error) {
 	s.enter(partitions, taking)
 	b.mu.Unlock()
 
-	leases, err := s.claim(ctx, g.InstanceID, partitions)
+	leases, tenure, err := s.claim(ctx, g.InstanceID, partitions)
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -221,7 +226,10 @@ func (s *Share) Take(ctx context.Context, partitions []int) (Grant, error) {
 		return g, err // whatever it got went with the instance
 	}
 	for _, p := range partitions {
-		s.parts[p] = part{tried: b.begun}
+		s.parts[p] = part{tried: b.begun, astray: err != nil, astraySince: b.begun}
+	}
+	if len(leases) > 0 {
+		s.tenure = tenure
 	}
 	for _, l := range leases {
 		s.parts[l.Partition] = part{stage: held, lease: l, since: b.begun}
@@ -230,20 +238,20 @@ func (s *Share) Take(ctx context.Context, partitions []int) (Grant, error) {
 	return g, err
 }
 
-func (s *Share) claim(ctx context.Context, instance string, partitions []int) ([]store.Lease, error) {
+func (s *Share) claim(ctx context.Context, instance string, partitions []int) ([]store.Lease, int64, error) {
 	select {
 	case s.b.claiming <- struct{}{}:
 		defer func() { <-s.b.claiming }()
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return nil, 0, context.Cause(ctx)
 	}
 	ctx, cancel := context.WithTimeout(ctx, callMax)
 	defer cancel()
-	leases, _, err := s.b.leases.Claim(ctx, instance, s.cfg.Build, partitions)
+	leases, tenure, err := s.b.leases.Claim(ctx, instance, s.cfg.Build, partitions)
 	if err != nil {
-		return nil, fmt.Errorf("claim %d partitions of %s: %w", len(partitions), s.cfg.Consumer, err)
+		return nil, 0, fmt.Errorf("claim %d partitions of %s: %w", len(partitions), s.cfg.Consumer, err)
 	}
-	return leases, nil
+	return leases, tenure, nil
 }
 
 // Release hands back what is held of partitions, for others to take under the next
@@ -273,7 +281,7 @@ func (s *Share) Release(ctx context.Context, partitions []int) error {
 	defer b.mu.Unlock()
 	if b.sync(); b.instance == me {
 		for _, p := range partitions {
-			s.parts[p] = part{since: b.begun}
+			s.parts[p] = part{since: b.begun, astray: err != nil, astraySince: b.begun}
 		}
 	}
 	if err != nil {
@@ -298,7 +306,7 @@ func (s *Share) Lost(partitions []int) {
 	s.b.sync()
 	for _, p := range partitions {
 		if s.parts[p].stage == held {
-			s.parts[p] = part{since: s.parts[p].since}
+			s.parts[p] = part{since: s.parts[p].since, astray: true, astraySince: s.b.begun}
 		}
 	}
 	s.notify()
@@ -312,6 +320,25 @@ func (s *Share) Lease(partition int) (store.Lease, bool) {
 	s.b.sync()
 	part := s.parts[partition]
 	return part.lease, part.stage == held
+}
+
+// Tenure gives what is held and in which tenure, under which the store is to be
+// told how far all of it is applied (see [store.Leases]). Nothing is given while the
+// store may have more under this instance than is held here: what was lost, or is
+// being claimed or handed back, is its until it is known to be another's.
+func (s *Share) Tenure() (tenure int64, leases []store.Lease) {
+	s.b.mu.Lock()
+	defer s.b.mu.Unlock()
+	s.b.sync()
+	for p := range s.parts {
+		switch part := &s.parts[p]; {
+		case part.stage == held:
+			leases = append(leases, part.lease)
+		case part.astray, part.stage != idle:
+			return 0, nil
+		}
+	}
+	return s.tenure, leases
 }
 
 // Withdraw ends the membership: others are to run the consumer. Everything held

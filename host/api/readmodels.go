@@ -199,24 +199,42 @@ func (s *Server) await(ctx context.Context, w http.ResponseWriter, c *store.Cons
 		}
 		return halted(c.ID, &e.Halt)
 	}
-	if errors.Is(err, ErrNotRun) {
-		// Nobody here applies it; what is saved is all there is to know.
-		err = s.view(context.WithoutCancel(ctx), c.ID, func(v store.ReadView) error {
-			if now := v.Consumer(); now.State == store.StateHalted && !f.stale {
-				w.Header().Set("Projhost-State", string(now.State))
-				return halted(now.ID, now.Halt)
-			}
-			saved := map[string]int64{}
-			if err := mergePositions(saved, v, part); err != nil {
-				return err
-			}
-			if saved[f.topic] < f.position {
-				return late.with("lagging", []any{})
-			}
-			return nil
-		})
+	if !errors.Is(err, ErrNotRun) {
+		return err
 	}
-	return err
+	// This host does not apply it: what others have told the store is all there is to
+	// know.
+	for {
+		there, err := s.applied(context.WithoutCancel(ctx), w, c.ID, f, part)
+		if err != nil || there {
+			return err
+		}
+		select {
+		case <-time.After(lookEvery):
+		case <-ctx.Done():
+			return late.with("lagging", []any{})
+		}
+	}
+}
+
+// lookEvery is the pause between looks at how far other hosts are.
+const lookEvery = 100 * time.Millisecond
+
+// applied tells by the store alone whether the projection is as far as the reader
+// asks for. A halted one is an error.
+func (s *Server) applied(ctx context.Context, w http.ResponseWriter, id store.ConsumerID, f freshness, part int) (there bool, err error) {
+	err = s.view(ctx, id, func(v store.ReadView) error {
+		now := v.Consumer()
+		if now.State == store.StateHalted && !f.stale {
+			w.Header().Set("Projhost-State", string(now.State))
+			return halted(now.ID, now.Halt)
+		}
+		saved := map[string]int64{}
+		err := mergePositions(saved, v, part)
+		there = saved[f.topic] >= f.position
+		return err
+	})
+	return there, err
 }
 
 type laggingPartition struct {

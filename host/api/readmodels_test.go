@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -241,6 +242,10 @@ func TestFreshness(t *testing.T) {
 	p.runtime.wait = nil
 	require.Equal(t, 200, p.do("GET", "/v1/read-models/things/a?min_position=8", "").status)
 	p.do("GET", "/v1/read-models/things/a?min_position=9&wait=1ms", "").want(t, 504, CodeNotCaughtUp, "up to 9")
+	// Another host applies it while the reader waits.
+	moved := time.AfterFunc(50*time.Millisecond, func() { p.apply(0, 8, 9) })
+	defer moved.Stop()
+	require.Equal(t, 200, p.do("GET", "/v1/read-models/things/a?min_position=9&wait=1m", "").status)
 
 	e = p.do("GET", "/v1/read-models/things/a?min_position=capture:1", "").want(t, 400, CodeNotAnInput, `does not read topic "capture"; it reads events`)
 	require.Equal(t, []any{"events"}, e["inputs"])
