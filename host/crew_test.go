@@ -331,6 +331,42 @@ func TestStalledHostStaysOut(t *testing.T) {
 	})
 }
 
+// What stops every host is nobody's own trouble: a database that is away, or one
+// that takes no writes for the consumer, does not leave it to nobody.
+func TestTroubleOfAllKeepsNobodyOut(t *testing.T) {
+	t.Parallel()
+	for _, away := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			st := fake.NewStore(partitions)
+			events := someEvents(200)
+			sick := &ill{Store: st}
+			hosts := []running{start(t, sick, nil, counter("c")), start(t, sick, nil, counter("c"))}
+			time.Sleep(20 * time.Second)
+			st.Append(events[:100]...)
+			time.Sleep(20 * time.Second)
+			sick.of.Store(1)
+			st.Append(events[100:]...)
+			time.Sleep(time.Second) // read, and not applied
+			if away {
+				st.SetFault(func(string, int) (error, error) {
+					return &store.TransientError{Op: "any", Err: errors.New("away")}, nil
+				})
+			}
+			time.Sleep(70 * time.Second) // both would leave it to each other now
+			st.SetFault(nil)
+			sick.of.Store(0)
+			began := time.Now()
+			require.NoError(t, hosts[0].WaitApplied(t.Context(), projection("c"), store.EventsTopic, 200, host.AllPartitions))
+			require.LessOrEqual(t, time.Since(began), 30*time.Second, "away: %v", away)
+			require.Equal(t, want(events), seen(st, "c"))
+			for _, h := range hosts {
+				require.NoError(t, h.stop())
+			}
+			require.Empty(t, st.Problems())
+		})
+	}
+}
+
 // ill is what a host sees of the store whose writes for one build do not go
 // through.
 type ill struct {

@@ -12,8 +12,10 @@ import (
 // instance, though messages wait, has its host stay out of the consumer: it may be
 // the host whose disk, memory or rights are broken, and only its heartbeats are
 // well (P5). It does so only while another host runs the consumer, at first for
-// stallPause looks, twice as long each time, up to an hour. Looks are counted and
-// not time, of which a host that was stopped for a while has seen nothing.
+// stallPause looks, twice as long each time, up to an hour, and comes back at once
+// if all the others have left too: then it is nobody's own trouble. Looks are
+// counted and not time, of which a host that was stopped for a while has seen
+// nothing, and none of them while surveys fail: then it is the database's.
 const (
 	stallChecks = 8
 	stuckChecks = 4 // after so many the host is not ready
@@ -50,13 +52,13 @@ func (w *crew) watch() {
 	s.next = now.Add(look)
 	switch {
 	case !s.returnAt.IsZero():
-		if now.Before(s.returnAt) {
+		if now.Before(s.returnAt) && c.share.Others() > 0 {
 			return
 		}
 		c.log.Info("consumer is run here again")
 		s.returnAt = time.Time{}
 		c.share.Return()
-	case c.isHalted():
+	case c.isHalted(), time.Since(c.share.Orders().At) > 2*c.host.cfg.Rebalance:
 		clear(s.lanes)
 	case w.stalled() && c.share.Others() > 0:
 		s.out = min(max(2*s.out, stallPause*look), stallMax)
