@@ -66,13 +66,10 @@ func CheckStoredCodec(codec string, version int32) string {
 }
 
 func checkJSON(what string, data []byte) string {
-	switch {
-	case rawjson.Check(data) == nil:
-		return ""
-	case !utf8.Valid(data):
-		return what + " is not valid UTF-8"
+	if err := rawjson.Check(data); err != nil {
+		return what + ": " + err.Error()
 	}
-	return what + " is not valid JSON"
+	return ""
 }
 
 // Validate refuses what no database is asked about: names, sizes, codecs, a

@@ -65,7 +65,9 @@ func TestErrorsReadWell(t *testing.T) {
 	bad := store.Commit{Streams: []store.StreamAppend{{AggregateType: "account", AggregateID: "A-1", ExpectedVersion: store.AnyVersion,
 		Events: []store.NewEvent{{Type: "Opened", Data: []byte(`{"a":1}`)}, {Type: "Closed", Data: []byte(`{`)}}}}}
 	err := bad.Validate(100)
-	require.EqualError(t, err, "event of type Closed: data is not valid JSON")
+	require.EqualError(t, err, "event of type Closed: data: malformed JSON at byte 1: the end where the name of a member is expected")
+	deep := strings.Repeat("[", 1001)
+	require.Contains(t, store.CheckCodec("json", 1, []byte(deep)), "data: malformed JSON at byte 1000: ")
 	bad.Streams[0].Events[1].Data = []byte(`"` + strings.Repeat("x", 100) + `"`)
 	require.EqualError(t, bad.Validate(100), "event has 102 bytes of data and metadata, at most 100 are allowed ([store] max_event)")
 }

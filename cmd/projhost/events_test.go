@@ -175,7 +175,7 @@ func TestImportStopsAtTheFirstBadLine(t *testing.T) {
 		"trailing space":  {`{"aggregate_type":"account","aggregate_id":"A-1 ","type":"T","data":1}`, `aggregate id ends with a space (bad_request)`},
 		"invalid UTF-8":   {"{\"aggregate_type\":\"\xff\"}", `malformed JSON at byte 19: not valid UTF-8`},
 		"codec":           {`{"aggregate_type":"a","aggregate_id":"1","type":"T","data_base64":"e30K","codec":"json","codec_version":2}`, `event of type T: codec json has no version 2, only 1 (bad_request)`},
-		"not JSON inside": {`{"aggregate_type":"a","aggregate_id":"1","type":"T","data_base64":"e30x"}`, `event of type T: data is not valid JSON (bad_request)`},
+		"not JSON inside": {`{"aggregate_type":"a","aggregate_id":"1","type":"T","data_base64":"e30x"}`, `event of type T: data: malformed JSON at byte 2: '1' after the value (bad_request)`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPlace(t)
