@@ -450,6 +450,26 @@ func (f *feeder) push(c chunk, but ...*member) bool {
 // feed takes lines and pushes them.
 func (f *feeder) feed(n int) bool { return f.push(f.take(n)) }
 
+// meanwhile feeds until the function it returns is called: there is always
+// something to apply, and never much.
+func (f *feeder) meanwhile() (stop func()) {
+	done := make(chan struct{})
+	var feeding sync.WaitGroup
+	feeding.Go(func() {
+		for f.feed(40) {
+			select {
+			case <-done:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	})
+	return func() {
+		close(done)
+		feeding.Wait()
+	}
+}
+
 // send reports whether the host acknowledged the lines: one that is killed,
 // frozen or cut off does not.
 func (f *feeder) send(h *host, lines []byte) bool {

@@ -46,23 +46,12 @@ func TestManyHostsUnderFire(t *testing.T) {
 		watching := watchOwners(c)
 
 		feed := newFeeder(c, rand.New(rand.NewPCG(*seed, 11)), loanLines(t))
-		done := make(chan struct{})
-		var feeding sync.WaitGroup
-		feeding.Go(func() {
-			for feed.feed(40) {
-				select {
-				case <-done:
-					return
-				case <-time.After(30 * time.Millisecond): // there is always something to apply, and never much
-				}
-			}
-		})
+		stopFeeding := feed.meanwhile()
 		f := &fire{c: c, srv: srv, random: rand.New(rand.NewPCG(*seed, 12)), hosts: hosts, did: map[string]int{}}
 		began := time.Now()
 		f.burn(length)
 		burnt := time.Since(began)
-		close(done)
-		feeding.Wait()
+		stopFeeding()
 		c.start(c.members[:hosts]...)
 		c.caughtUp()
 		c.settled(c.members[:hosts]...)

@@ -5,7 +5,6 @@ package e2e
 import (
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,17 +21,7 @@ func TestStoppingHostHandsOver(t *testing.T) {
 		c.start(c.members...)
 		c.settled(c.members...)
 		feed := newFeeder(c, rand.New(rand.NewPCG(1, 51)), loanLines(t))
-		done := make(chan struct{})
-		var feeding sync.WaitGroup
-		feeding.Go(func() {
-			for feed.feed(40) {
-				select {
-				case <-done:
-					return
-				case <-time.After(20 * time.Millisecond): // there is always something to apply
-				}
-			}
-		})
+		stopFeeding := feed.meanwhile()
 		for _, m := range c.members {
 			time.Sleep(time.Duration(rand.Int64N(int64(time.Second)))) // the moment is the point
 			id := m.instance()
@@ -61,8 +50,7 @@ func TestStoppingHostHandsOver(t *testing.T) {
 			c.start(m)
 			c.settled(c.members...)
 		}
-		close(done)
-		feeding.Wait()
+		stopFeeding()
 		c.caughtUp()
 		c.stop()
 		c.equalsTheLog(feed)

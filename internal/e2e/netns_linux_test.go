@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -125,17 +124,7 @@ func TestHostIsPartitionedFromTheDatabase(t *testing.T) {
 		third := c.members[2].instance()
 
 		feed := newFeeder(c, rand.New(rand.NewPCG(1, 41)), loanLines(t))
-		done := make(chan struct{})
-		var feeding sync.WaitGroup
-		feeding.Go(func() {
-			for feed.feed(40) {
-				select {
-				case <-done:
-					return
-				case <-time.After(20 * time.Millisecond): // there is always something to apply
-				}
-			}
-		})
+		stopFeeding := feed.meanwhile()
 		time.Sleep(time.Duration(rand.Int64N(int64(time.Second)))) // the moment is the point
 		networks[0].cut()
 		began := time.Now()
@@ -152,8 +141,7 @@ func TestHostIsPartitionedFromTheDatabase(t *testing.T) {
 		back := c.newcomer([]string{id, other, third})
 		t.Logf("taken over after %v, back after %v", taken.Round(time.Millisecond), time.Since(began).Round(time.Millisecond))
 		time.Sleep(clusterTTL) // in which it does what it can
-		close(done)
-		feeding.Wait()
+		stopFeeding()
 		c.caughtUp()
 		require.NotEqual(t, id, back)
 		c.stop()
