@@ -22,6 +22,9 @@ import (
 	"github.com/projhost/projhost/store"
 )
 
+// The hosts of these tests run within testing/synctest: every sleep is of
+// virtual time.
+
 // owners lists who owns each partition of a consumer.
 func owners(t *testing.T, st *fake.Store, name string) []store.Ownership {
 	t.Helper()
