@@ -176,7 +176,7 @@ const checkTimeout = 5 * time.Second
 // and says so; if not, why. It is never asked of the host alone: what the status
 // says and what a prober is told is the same.
 func (s *Server) ready(ctx context.Context) (bool, []string) {
-	_, reasons := s.deps.Runtime.Ready()
+	ok, reasons := s.deps.Runtime.Ready()
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	if err := s.deps.Store.Check(ctx); err != nil {
@@ -191,7 +191,7 @@ func (s *Server) ready(ctx context.Context) (bool, []string) {
 			reasons = append(reasons, why)
 		}
 	}
-	return len(reasons) == 0, reasons
+	return ok && len(reasons) == 0, reasons
 }
 
 // standsMax is how long an open transaction may hold a mark back before the host
