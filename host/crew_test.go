@@ -469,6 +469,30 @@ func TestLostLeaseIsOfOneSession(t *testing.T) {
 	})
 }
 
+// A host that has just come answers its readers as soon as it runs, although the one
+// that has all partitions has not seen it yet: what that has applied it tells at once.
+func TestNewcomerAnswersAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		first := start(t, st, nil, counter("c"))
+		time.Sleep(time.Minute)
+		for i := range 20 {
+			st.Append(store.Event{AggregateType: "a", AggregateID: "k", Type: "T"}) // nothing for the other partitions
+			time.Sleep(time.Duration(i) * 270 * time.Millisecond)
+			second := start(t, st, nil, counter("c"))
+			synctest.Wait()
+			began := time.Now()
+			require.NoError(t, second.WaitApplied(t.Context(), projection("c"), store.EventsTopic, int64(i+1), host.AllPartitions))
+			require.LessOrEqual(t, time.Since(began), 350*time.Millisecond, "the one that came %d", i)
+			require.NoError(t, second.stop())
+			time.Sleep(20 * time.Second) // first has everything again
+		}
+		require.NoError(t, first.stop())
+		require.Empty(t, st.Problems())
+	})
+}
+
 // A read that waits for a position is answered by every host, about 300 ms after
 // the partition is there although it is another's, and never before that: also
 // while partitions move, leases are lost and hosts come and go. A partition

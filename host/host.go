@@ -199,7 +199,9 @@ func (h *Host) run(ctx context.Context) error {
 		return err
 	}
 	heart.Go(func() { balancer.Run(alive) })
-	heart.Go(func() { h.advance(alive) })
+	if !info.Embedded {
+		heart.Go(func() { h.advance(alive) })
+	}
 	h.log.Info("started", "instance", h.instance(), "partitions", info.Partitions, "plugins", len(h.plugins), "consumers", len(h.consumers))
 	h.apply(ctx)
 	return nil

@@ -104,18 +104,6 @@ func NewBalancer(leases Leases, member *Member, cfg BalancerConfig, log hclog.Lo
 	return b
 }
 
-// Alone tells whether no other instance lives, by the latest survey.
-func (b *Balancer) Alone() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for id, live := range b.live {
-		if live && id != b.instance {
-			return false
-		}
-	}
-	return true
-}
-
 // Look has a survey made soon.
 func (b *Balancer) Look() { signal(b.wanted) }
 

@@ -41,6 +41,7 @@ type Info struct {
 	Partitions    int    // N, frozen by the first start
 	Hash          string // name of the partition hash, frozen likewise
 	PositionMode  string // "counter" | "sequence" | "xid", frozen likewise
+	Embedded      bool   // the database belongs to this process: there are no other hosts
 }
 
 // EventLog appends events and reads streams.

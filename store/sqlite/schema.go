@@ -184,7 +184,7 @@ func (s *Store) freeze(ctx context.Context) error {
 	case mode != positionMode:
 		return fmt.Errorf("the database draws positions by %v, this driver by %s: start the projhost that made it", mode, positionMode)
 	}
-	s.info = store.Info{Driver: "sqlite", ServerVersion: libVersion, SchemaVersion: len(migrations),
+	s.info = store.Info{Driver: "sqlite", Embedded: true, ServerVersion: libVersion, SchemaVersion: len(migrations),
 		Partitions: int(n.(int64)), Hash: store.PartitionHash, PositionMode: positionMode}
 	return nil
 }
