@@ -30,17 +30,19 @@ func dialect() *sqlstore.Dialect {
 }
 
 // A session that waits for the rest of what its client sends is not idle, whatever
-// it has locked: no limit before PostgreSQL 17's transaction_timeout ends it. Only
-// transactions end that began while the instance was well: one that was merely late
-// does not lose what it has just begun. A host that has joined again is live, under
-// the same name.
+// it has locked: no limit before PostgreSQL 17's transaction_timeout ends it. A
+// transaction has half of the TTL before it is ended: an instance that was merely
+// late with a heartbeat does not lose what it has just begun. One that is not yet
+// due counts among those that are left, since without its instance nobody would
+// find it later. A host that has joined again is live, under the same name.
 const endLapsedSQL = `WITH ours AS MATERIALIZED (
- SELECT a.pid FROM {{instances}} i JOIN pg_catalog.pg_stat_activity a ON a.application_name = i.session
+ SELECT a.pid, extract(epoch FROM statement_timestamp() - a.xact_start) * 2000000 > i.ttl_us AS due
+ FROM {{instances}} i JOIN pg_catalog.pg_stat_activity a ON a.application_name = i.session
  WHERE NOT {{live}} AND a.datname = current_database() AND pg_has_role(a.usesysid, 'USAGE')
- AND extract(epoch FROM statement_timestamp() - a.xact_start) * 2000000 > i.ttl_us
+ AND a.xact_start IS NOT NULL AND a.pid <> pg_backend_pid()
  AND i.session NOT IN (SELECT session FROM {{instances}} WHERE {{live}})
-), ended AS MATERIALIZED (SELECT pg_terminate_backend(pid, 1000) AS done FROM ours)
-SELECT count(*), count(*) FILTER (WHERE NOT done) FROM ended`
+), ended AS MATERIALIZED (SELECT due, CASE WHEN due THEN pg_terminate_backend(pid, 1000) ELSE false END AS done FROM ours)
+SELECT count(*) FILTER (WHERE due), count(*) FILTER (WHERE NOT done) FROM ended`
 
 // The first schema of the search path is where tables are made, so it is where
 // they are looked for; what other schemas have is not ours.

@@ -157,6 +157,33 @@ func TestHostFrozenInAnAppendIsRemoved(t *testing.T) {
 	require.Zero(t, version)
 }
 
+// A host may lapse just after it began something, if its heartbeats were late
+// before: it is not removed as long as that is open and too young to be ended.
+func TestYoungTransactionOfALapsedHostIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	f := newFrozen(t)
+	n := 0
+	thaw := f.freeze(drawn, func() error {
+		n++
+		_, err := f.s.Commit(context.Background(), store.Commit{Streams: []store.StreamAppend{
+			{AggregateType: "account", AggregateID: fmt.Sprint(n), Events: []store.NewEvent{given(n)}}}})
+		return err
+	})
+	look := rawConn(t, f.other.opt.DSN)
+	const late = `UPDATE ph_instances SET ttl_us = ttl_us * 100, last_heartbeat_us = last_heartbeat_us - ttl_us * 101 WHERE id = 'i'`
+	_, err := look.Exec(t.Context(), late)
+	require.NoError(t, err)
+	reaped, err := f.other.Reap(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, reaped)
+	_, err = look.Exec(t.Context(), `UPDATE ph_instances SET ttl_us = 1 WHERE id = 'i'`) // any transaction is old enough
+	require.NoError(t, err)
+	reaped, err = f.other.Reap(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, reaped)
+	require.Error(t, thaw())
+}
+
 // A host that was removed and has joined again is the same process: what it has
 // under way is not that of the instance that lapsed. Nor is anybody else's.
 func TestOthersKeepWhatTheyHaveUnderWay(t *testing.T) {

@@ -126,7 +126,8 @@ type Dialect struct {
 	PositionMode string
 	// EndLapsed ends the sessions on the server in which instances that are not
 	// live have left a transaction open, and gives the number of those that it
-	// found and of those of them that are still there. {{live}} is the condition
+	// ended or tried to, and of those that are still there, also since their time
+	// has not come. {{live}} is the condition
 	// that a row of {{instances}} is live. "" where limits of the server's own end
 	// all of them in time.
 	EndLapsed string
