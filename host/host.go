@@ -37,6 +37,7 @@ type Host struct {
 	metrics   *metrics.Metrics
 	consumers []*consumer
 	plugins   []*pluginState
+	lookouts  lookouts
 
 	// Set by Run before anything reads them.
 	partitions int // N

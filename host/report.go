@@ -2,7 +2,9 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -68,16 +70,24 @@ func (h *Host) Status(ctx context.Context) (Status, error) {
 	}
 	view := h.view()
 	for _, c := range h.consumers {
-		s.Consumers = append(s.Consumers, c.status(ends, view, c.saved(ctx)))
+		placed, told := c.placed(), map[string][]store.Standing(nil)
+		if len(placed) == 0 || slices.Contains(placed, nil) {
+			if told, err = h.standings(ctx, c.id); err != nil {
+				return Status{}, err
+			}
+		}
+		s.Consumers = append(s.Consumers, c.status(ends, view, placed, told))
 	}
 	s.Moves, s.Claims = view.Moves, view.Counts
 	for _, k := range known {
-		if h.find(k.ID) == nil {
-			s.Consumers = append(s.Consumers, ConsumerStatus{
-				ID: k.ID, State: StateNotRunning, SinceUS: k.StateSinceUS, Halt: k.Halt,
-				Epoch: k.Epoch, Build: k.Build, Plugin: k.Plugin, Digest: k.Digest,
-			})
+		if h.find(k.ID) != nil {
+			continue
 		}
+		told, err := h.standings(ctx, k.ID)
+		if err != nil {
+			return Status{}, err
+		}
+		s.Consumers = append(s.Consumers, stranger(k, ends, told))
 	}
 	for _, p := range h.plugins {
 		s.Plugins = append(s.Plugins, p.status())
@@ -105,25 +115,23 @@ func (c *consumer) reason() string {
 	return ""
 }
 
-// saved is the checkpoints of a consumer of which other hosts have partitions, nil
-// where there are none or they cannot be read: the rest is worth telling.
-func (c *consumer) saved(ctx context.Context) []store.Checkpoint {
-	c.mu.Lock()
-	build := c.stored.Build
-	c.mu.Unlock()
-	if build == 0 || !slices.Contains(c.placed(), nil) {
-		return nil
+// standings is how far a consumer is on all hosts, as the store knows it; nothing of
+// one that no host has subscribed yet.
+func (h *Host) standings(ctx context.Context, id store.ConsumerID) (list map[string][]store.Standing, err error) {
+	v, err := h.deps.Store.View(ctx, id)
+	if err == nil {
+		list, err = v.Standings()
+		err = errors.Join(err, v.Close())
 	}
-	list, err := c.host.deps.Store.Checkpoints(ctx, build)
-	if err != nil {
-		c.log.Debug("checkpoints of other hosts cannot be read", "error", err)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return nil, fmt.Errorf("read how far %s is: %w", id, err)
 	}
-	return list
+	return list, nil
 }
 
 // status tells what the consumer is doing: by what is known here of the partitions
-// this host has, by checkpoints and the latest look of the others.
-func (c *consumer) status(ends map[string]int64, view partition.View, saved []store.Checkpoint) ConsumerStatus {
+// this host has placed, by what the store has told, if it was asked, of the others.
+func (c *consumer) status(ends map[string]int64, view partition.View, placed []*session, told map[string][]store.Standing) ConsumerStatus {
 	c.mu.Lock()
 	s := ConsumerStatus{
 		ID: c.id, State: c.state, SinceUS: c.sinceUS, Halt: c.halt, Reason: c.why,
@@ -145,46 +153,30 @@ func (c *consumer) status(ends map[string]int64, view partition.View, saved []st
 	}
 	s.Orphans, s.Unowned = share.Orphans, share.Unowned
 	if s.State == StateWaiting {
-		s.Reason = elsewhere(view, share)
+		s.Reason = whoHas(view, share)
 	}
-	placed := c.placed()
 	for t, topic := range c.topics {
 		at := ConsumerTopic{Topic: topic, End: ends[topic]}
-		known := make(map[int]int64)
-		for _, ck := range saved {
-			if ck.Topic == topic {
-				known[ck.Partition] = ck.Position
-			}
-		}
-		for p, session := range placed {
+		for p := range max(len(placed), len(told[topic])) {
 			one := PartitionStatus{Partition: p}
 			if p < len(share.Last) {
 				one.Owner, one.Generation, one.Move = share.Owners[p].InstanceID, share.Owners[p].Generation, share.Last[p]
 			}
-			if session != nil {
+			if p < len(placed) && placed[p] != nil {
+				session := placed[p]
 				one.Owner, one.Generation = session.instance, session.leases[p].Generation
 				one.ReadThrough, one.Checkpoint = session.applied(t, p), session.lanes[session.lane[p]].Checkpoint(t, p)
-			} else if position, ok := known[p]; ok {
-				if one.Owner == view.InstanceID {
-					one.Owner = "" // handed back since that look
+				if t == 0 {
+					s.Owned++
 				}
-				one.Checkpoint = position
-				one.ReadThrough = max(one.Checkpoint, share.ReadThrough[one.Owner][topic])
+			} else if p < len(told[topic]) {
+				one.of(told[topic][p])
 			} else {
 				continue
 			}
-			one.Lag = max(0, at.End-one.ReadThrough)
-			if len(at.Partitions) == 0 || one.ReadThrough < at.Applied {
-				at.Applied = one.ReadThrough
-			}
-			at.Partitions = append(at.Partitions, one)
-			if t == 0 && session != nil {
-				s.Owned++
-			}
+			at.add(one)
 		}
-		if len(at.Partitions) > 0 {
-			s.Lag += max(0, at.End-at.Applied)
-		}
+		s.Lag += at.lag()
 		s.Topics = append(s.Topics, at)
 	}
 	for _, session := range sessions(placed) {
@@ -212,8 +204,49 @@ func (h *Host) view() partition.View {
 	return b.View()
 }
 
-// elsewhere tells who has the partitions of a consumer that this host has none of.
-func elsewhere(view partition.View, share partition.ShareView) string {
+// stranger is the status of a consumer that other hosts may run.
+func stranger(k store.Consumer, ends map[string]int64, told map[string][]store.Standing) ConsumerStatus {
+	s := ConsumerStatus{
+		ID: k.ID, State: StateNotRunning, SinceUS: k.StateSinceUS, Halt: k.Halt,
+		Epoch: k.Epoch, Build: k.Build, Plugin: k.Plugin, Digest: k.Digest,
+	}
+	for _, topic := range slices.Sorted(maps.Keys(told)) {
+		at := ConsumerTopic{Topic: topic, End: ends[topic]}
+		for _, standing := range told[topic] {
+			var one PartitionStatus
+			one.of(standing)
+			at.add(one)
+		}
+		s.Lag += at.lag()
+		s.Topics = append(s.Topics, at)
+	}
+	return s
+}
+
+// of takes over what the store tells of a partition.
+func (p *PartitionStatus) of(s store.Standing) {
+	p.Partition, p.Checkpoint, p.ReadThrough, p.Owner, p.Generation = s.Partition, s.Checkpoint, s.Applied, s.Owner, s.Generation
+}
+
+// add adds a partition, and the lag of it.
+func (t *ConsumerTopic) add(one PartitionStatus) {
+	one.Lag = max(0, t.End-one.ReadThrough)
+	if len(t.Partitions) == 0 || one.ReadThrough < t.Applied {
+		t.Applied = one.ReadThrough
+	}
+	t.Partitions = append(t.Partitions, one)
+}
+
+// lag is that of the partition that is furthest behind; of none it is not known.
+func (t *ConsumerTopic) lag() int64 {
+	if len(t.Partitions) == 0 {
+		return 0
+	}
+	return max(0, t.End-t.Applied)
+}
+
+// whoHas tells who has the partitions of a consumer that this host has none of.
+func whoHas(view partition.View, share partition.ShareView) string {
 	held := make(map[string]int)
 	for _, o := range share.Owners {
 		held[o.InstanceID]++
@@ -290,12 +323,13 @@ func (h *Host) sample() metrics.Sample {
 	view := h.view()
 	s.Topics, ends = h.sampleTopics()
 	for _, c := range h.consumers {
-		st := c.status(ends, view, nil)
+		placed := c.placed()
+		st := c.status(ends, view, placed, nil)
 		m := metrics.Consumer{
 			Name: c.id.String(), State: st.State, Lag: st.Lag, Owned: st.Owned,
 			Orphans: len(st.Orphans), Unowned: len(st.Unowned), Stuck: len(st.Stuck), Fenced: st.Fenced,
 		}
-		for _, session := range sessions(c.placed()) {
+		for _, session := range sessions(placed) {
 			for _, l := range session.lanes {
 				stats := l.Stats()
 				m.CacheRows += stats.CacheRows

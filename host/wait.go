@@ -17,17 +17,24 @@ const AllPartitions = -1
 
 // Errors of WaitApplied.
 var (
-	ErrUnknownConsumer = errors.New("no such consumer on this host")
+	ErrUnknownConsumer = errors.New("no such consumer")
 	ErrNotAnInput      = errors.New("the consumer does not read this topic")
 )
 
-// NotCaughtUpError is a wait that ended too early. Lagging are the partitions
-// that are not there yet.
+// NotCaughtUpError is a wait that ended too early. Lagging are the partitions that
+// are known not to be there yet, whoever applies them.
 type NotCaughtUpError struct {
 	Consumer store.ConsumerID
 	Topic    string
 	Position int64
-	Lagging  []int
+	Lagging  []Lagging
+}
+
+// Lagging is a partition that is not where somebody waits for it to be, and where
+// it is.
+type Lagging struct {
+	Partition int
+	Position  int64
 }
 
 func (e *NotCaughtUpError) Error() string {
@@ -38,6 +45,7 @@ func (e *NotCaughtUpError) Error() string {
 type HaltedError struct {
 	Consumer store.ConsumerID
 	Halt     store.Halt
+	Lagging  []Lagging
 }
 
 func (e *HaltedError) Error() string {
@@ -93,104 +101,158 @@ func (h *Host) find(id store.ConsumerID) *consumer {
 // WaitApplied blocks until everything of topic up to position is applied and
 // committed in one partition of the consumer, or in AllPartitions, on whichever
 // host. When ctx ends first the error is a *NotCaughtUpError; others are
-// *HaltedError, ErrUnknownConsumer, ErrNotAnInput and those of the store.
+// *HaltedError, ErrUnknownConsumer where neither this host nor the store knows it,
+// ErrNotAnInput and those of the store.
 func (h *Host) WaitApplied(ctx context.Context, id store.ConsumerID, topic string, position int64, partition int) error {
-	c := h.find(id)
-	if c == nil {
-		return ErrUnknownConsumer
+	w := &wait{h: h, c: h.find(id), id: id, topic: topic, position: position, partition: partition, began: time.Now()}
+	if w.c != nil {
+		if w.t = slices.Index(w.c.topics, topic); w.t < 0 {
+			return ErrNotAnInput
+		}
+		w.c.waiters.Add(1)
+		defer w.c.waiters.Add(-1)
 	}
-	t := slices.Index(c.topics, topic)
-	if t < 0 {
-		return ErrNotAnInput
-	}
-	c.waiters.Add(1)
-	defer c.waiters.Add(-1)
-	began := time.Now()
+	defer func() { w.ask(ctx, false) }()
+	done, ended := ctx.Done(), false
+	var grace <-chan time.Time
 	for {
-		c.mu.Lock()
-		at, moved, halt, out := slices.Clone(c.at), c.moved, c.halt, c.state == StatePending
-		c.mu.Unlock()
-		if at == nil {
-			select {
-			case <-moved:
-				continue
-			case <-ctx.Done():
-				return &NotCaughtUpError{Consumer: id, Topic: topic, Position: position}
-			}
+		now, err := w.look(ctx)
+		if now.there || err != nil {
+			return err
 		}
-		lagging, elsewhere := behind(at, t, position, partition)
-		var look <-chan time.Time
-		if elsewhere {
-			there, stored, err := h.look(ctx, id, topic, partition)
-			switch {
-			case ctx.Err() != nil:
-			case errors.Is(err, store.ErrNotFound): // no host has subscribed yet
-			case err != nil && !retry.Transient(err):
-				return err
-			case err == nil && there >= position:
-				return nil
-			case err == nil && out:
-				halt = stored // where the host runs the consumer it is told of a halt
-			}
-			pause := lookSoon
-			if time.Since(began) > lookLong {
-				pause = lookLate
-			}
-			look = time.After(pause)
-		}
-		switch {
-		case len(lagging) == 0:
-			return nil
-		case halt != nil:
-			return &HaltedError{Consumer: id, Halt: *halt}
+		if ended || ctx.Err() != nil && (now.known || now.looked == nil) {
+			return &NotCaughtUpError{Consumer: id, Topic: topic, Position: position, Lagging: now.lagging}
 		}
 		select {
-		case <-moved:
-		case <-look:
-		case <-ctx.Done():
-			return &NotCaughtUpError{Consumer: id, Topic: topic, Position: position, Lagging: lagging}
+		case <-now.moved:
+		case <-now.looked:
+		case <-done:
+			// A time that was too short to hear of other hosts is extended until one
+			// has; nobody wants to know any more if it is no time that has passed.
+			ended = !errors.Is(ctx.Err(), context.DeadlineExceeded)
+			done, grace = nil, time.After(lookGrace)
+		case <-grace:
+			ended = true
 		}
 	}
 }
 
-// lookSoon is the pause between looks at how far another host is, which tells it
-// every advanceEvery at most, and lookLate the pause after lookLong.
-const (
-	lookSoon = 50 * time.Millisecond
-	lookLate = 250 * time.Millisecond
-	lookLong = time.Second
-)
+// lookGrace is how long a wait goes on for its first word of other hosts.
+const lookGrace = time.Second
 
-// look asks the store how far a partition is, or all, on whichever host, and
-// whether the consumer is halted.
-func (h *Host) look(ctx context.Context, id store.ConsumerID, topic string, partition int) (at int64, halt *store.Halt, err error) {
-	v, err := h.deps.Store.View(ctx, id)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer func() { err = errors.Join(err, v.Close()) }()
-	if con := v.Consumer(); con.State == store.StateHalted {
-		halt = con.Halt
-	}
-	if partition == AllPartitions {
-		positions, err := v.Positions()
-		return positions[topic], halt, err
-	}
-	at, err = v.Position(topic, partition)
-	return at, halt, err
+// wait is one reader's.
+type wait struct {
+	h         *Host
+	c         *consumer // nil: none of this host's
+	id        store.ConsumerID
+	t         int // index of the topic, if it is
+	topic     string
+	position  int64
+	partition int
+	began     time.Time
+	out       *lookout // while it wants to know of other hosts
 }
 
-// behind lists the partitions that are not at a position yet as far as is known
-// here, and tells whether some are not with this host.
-func behind(at []*session, topic int, position int64, partition int) (lagging []int, elsewhere bool) {
-	for p, s := range at {
+// moment is what is known of all that a wait is for. The channels are closed when
+// there may be more to know.
+type moment struct {
+	there   bool // all of it is
+	known   bool // it is known where all of it is
+	lagging []Lagging
+	moved   <-chan struct{}
+	looked  <-chan struct{}
+}
+
+// look puts together what is known here and what the store has told last. Both
+// only ever rise: what was applied stays applied.
+func (w *wait) look(ctx context.Context) (now moment, err error) {
+	var at []*session
+	var halt *store.Halt
+	out := true
+	if c := w.c; c != nil {
+		c.mu.Lock()
+		at, now.moved, halt, out = slices.Clone(c.at), c.moved, c.halt, c.state == StatePending
+		c.mu.Unlock()
+	}
+	var sight *sight
+	if w.out != nil {
+		sight, now.looked = w.out.latest()
+	}
+	if w.c != nil && at == nil {
+		return now, nil // the host starts
+	}
+	elsewhere := w.behind(&now, at, sight)
+	now.there = now.known && len(now.lagging) == 0
+	if now.there {
+		return now, nil
+	}
+	if w.ask(ctx, elsewhere) { // for the first time: somebody else's may be there
+		return w.look(ctx)
+	}
+	if sight != nil && !sight.began.Before(w.began) {
 		switch {
-		case partition != AllPartitions && partition != p:
-		case s == nil:
-			lagging, elsewhere = append(lagging, p), true
-		case s.applied(topic, p) < position:
-			lagging = append(lagging, p)
+		case errors.Is(sight.err, store.ErrNotFound):
+			if w.c == nil {
+				return now, ErrUnknownConsumer
+			} // else no host has subscribed yet
+		case sight.err != nil && !retry.Transient(sight.err):
+			return now, sight.err
+		case sight.err == nil && w.c == nil && sight.standings[w.topic] == nil:
+			return now, ErrNotAnInput
+		case out && halt == nil: // where the host runs the consumer it is told of a halt
+			halt = sight.halt
 		}
 	}
-	return lagging, elsewhere
+	if halt != nil {
+		return now, &HaltedError{Consumer: w.id, Halt: *halt, Lagging: now.lagging}
+	}
+	return now, nil
+}
+
+// behind notes the partitions that are not there yet, and tells whether others than
+// this host are to be asked for some.
+func (w *wait) behind(now *moment, at []*session, sight *sight) (elsewhere bool) {
+	n := len(at)
+	var told []store.Standing
+	if sight != nil {
+		told = sight.standings[w.topic]
+		n = max(n, len(told))
+	}
+	now.known = n > 0
+	for p := range n {
+		if w.partition != AllPartitions && w.partition != p {
+			continue
+		}
+		here := p < len(at) && at[p] != nil
+		position := int64(-1)
+		if here {
+			position = at[p].applied(w.t, p)
+		}
+		if p < len(told) {
+			position = max(position, told[p].Applied)
+		}
+		switch {
+		case position < 0:
+			now.known = false
+		case position < w.position:
+			now.lagging = append(now.lagging, Lagging{p, position})
+		default:
+			continue
+		}
+		elsewhere = elsewhere || !here
+	}
+	return elsewhere || n == 0
+}
+
+// ask begins or ends to have looks made; it tells whether it has begun.
+func (w *wait) ask(ctx context.Context, elsewhere bool) (begun bool) {
+	switch {
+	case elsewhere && w.out == nil:
+		w.out = w.h.lookouts.join(ctx, w.h.deps.Store, w.id)
+		return true
+	case !elsewhere && w.out != nil:
+		w.h.lookouts.leave(w.out)
+		w.out = nil
+	}
+	return false
 }

@@ -37,12 +37,9 @@ type ShareView struct {
 	Owners    []store.Ownership
 	Targets   []string
 	Last      []Moved
-	// ReadThrough is by instance and topic: so far has it applied the topic in all
-	// the partitions it owns, as far as it has said so.
-	ReadThrough map[string]map[string]int64
-	Held        []int
-	Orphans     []int // no member may have them
-	Unowned     []int // no live member has them, though one may
+	Held      []int
+	Orphans   []int // no member may have them
+	Unowned   []int // no live member has them, though one may
 }
 
 // Move is partitions that changed hands in the same way.
@@ -90,14 +87,6 @@ func (s *Share) view() ShareView {
 	v := ShareView{
 		ShareConfig: s.cfg, Withdrawn: s.withdrawn, Owners: slices.Clone(s.owners),
 		Targets: s.b.targets[s.cfg.Build], Last: slices.Clone(s.last),
-	}
-	for _, m := range s.b.survey.Members {
-		if m.Build == s.cfg.Build {
-			if v.ReadThrough == nil {
-				v.ReadThrough = make(map[string]map[string]int64)
-			}
-			v.ReadThrough[m.InstanceID] = m.ReadThrough
-		}
 	}
 	for p := range s.parts {
 		if s.parts[p].stage == held {

@@ -253,6 +253,9 @@ type ReadView interface {
 	// lowest checkpoint, or to the lowest of what the owners have told, if that is
 	// more and all partitions have one.
 	Positions() (map[string]int64, error)
+	// Standings is Position of every partition, with what it follows from: by topic,
+	// each by partition.
+	Standings() (map[string][]Standing, error)
 	// Get returns one row; ErrNotFound.
 	Get(ctx context.Context, table string, key RowKey) (StoredRow, error)
 	// Children returns a page of a key's children.

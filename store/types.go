@@ -268,6 +268,16 @@ type Checkpoint struct {
 	EffectsThrough int64
 }
 
+// Standing is how far a topic is applied in a partition of a build, and by whom.
+// Applied is the checkpoint, or what the owner has told by Advance if that is more.
+type Standing struct {
+	Partition  int
+	Checkpoint int64
+	Applied    int64
+	Owner      string // instance; "" for nobody
+	Generation int64
+}
+
 // Instance is a running host.
 type Instance struct {
 	ID       string

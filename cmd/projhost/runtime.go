@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/projhost/projhost/host"
 	"github.com/projhost/projhost/host/api"
@@ -25,15 +24,22 @@ func (r hostRuntime) Halted(id store.ConsumerID) *store.Halt { return r.host.Hal
 func (r hostRuntime) WaitApplied(ctx context.Context, id store.ConsumerID, topic string, position int64, partition int) error {
 	err := r.host.WaitApplied(ctx, id, topic, position, partition)
 	if late, ok := errors.AsType[*host.NotCaughtUpError](err); ok {
-		return &api.NotCaughtUpError{Lagging: slices.DeleteFunc(late.Lagging, func(p int) bool { return p < 0 })}
+		return &api.NotCaughtUpError{Lagging: laggingOf(late.Lagging)}
 	}
 	if halted, ok := errors.AsType[*host.HaltedError](err); ok {
-		return &api.HaltedError{Halt: halted.Halt}
+		return &api.HaltedError{Halt: halted.Halt, Lagging: laggingOf(halted.Lagging)}
 	}
 	if errors.Is(err, host.ErrUnknownConsumer) {
 		return api.ErrNotRun
 	}
 	return err
+}
+
+func laggingOf(list []host.Lagging) (out []api.Lagging) {
+	for _, l := range list {
+		out = append(out, api.Lagging(l))
+	}
+	return out
 }
 
 func (r hostRuntime) Status(ctx context.Context) (api.Status, error) {

@@ -54,25 +54,37 @@ type Runtime interface {
 	// Halted is why and where the consumer is halted on this host, or nil. The
 	// store learns of it a moment later.
 	Halted(id store.ConsumerID) *store.Halt
-	// WaitApplied blocks until Applied would give at least position. The
-	// errors are *NotCaughtUpError when ctx ends first, *HaltedError and
-	// ErrNotRun.
+	// WaitApplied blocks until everything of topic up to position is applied, on
+	// whichever host. The errors are *NotCaughtUpError when ctx ends first,
+	// *HaltedError and ErrNotRun.
 	WaitApplied(ctx context.Context, id store.ConsumerID, topic string, position int64, partition int) error
 }
 
 // AllPartitions asks for the lowest of all partitions.
 const AllPartitions = -1
 
-// ErrNotRun is a wait for a consumer that this host does not run.
-var ErrNotRun = errors.New("this host does not run the consumer")
+// ErrNotRun is a wait of which only the store can tell anything.
+var ErrNotRun = errors.New("no host is asked for the consumer")
 
-// NotCaughtUpError lists the partitions that are not there yet.
-type NotCaughtUpError struct{ Lagging []int }
+// Lagging is a partition that is not where a reader waits for it to be, and how far
+// it is.
+type Lagging struct {
+	Partition int   `json:"partition"`
+	Position  int64 `json:"position"`
+}
+
+// NotCaughtUpError lists the partitions that are known not to be there yet,
+// whichever host applies them.
+type NotCaughtUpError struct{ Lagging []Lagging }
 
 func (e *NotCaughtUpError) Error() string { return fmt.Sprintf("%d partitions lag", len(e.Lagging)) }
 
-// HaltedError is a wait for a consumer that halted first.
-type HaltedError struct{ Halt store.Halt }
+// HaltedError is a wait for a consumer that halted first. Lagging are the
+// partitions it has left behind.
+type HaltedError struct {
+	Halt    store.Halt
+	Lagging []Lagging
+}
 
 func (e *HaltedError) Error() string { return e.Halt.Message }
 

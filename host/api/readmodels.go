@@ -190,29 +190,28 @@ func (s *Server) await(ctx context.Context, w http.ResponseWriter, c *store.Cons
 	late := fail(http.StatusGatewayTimeout, CodeNotCaughtUp, "%s has not applied %s up to %d within %s", c.ID, f.topic, f.position, f.wait).
 		with("topic", f.topic).with("position", f.position)
 	if e, ok := errors.AsType[*NotCaughtUpError](err); ok {
-		return late.with("lagging", s.lagging(c.ID, f.topic, e.Lagging))
+		return late.with("lagging", listed(e.Lagging))
 	}
 	if e, ok := errors.AsType[*HaltedError](err); ok {
 		w.Header().Set("Projhost-State", string(store.StateHalted))
 		if f.stale {
-			return late.with("lagging", []any{}).with("halt_reason", e.Halt.Reason)
+			return late.with("lagging", listed(e.Lagging)).with("halt_reason", e.Halt.Reason)
 		}
 		return halted(c.ID, &e.Halt)
 	}
 	if !errors.Is(err, ErrNotRun) {
 		return err
 	}
-	// This host does not apply it: what others have told the store is all there is to
-	// know.
+	// Nobody here knows: what hosts have told the store is all there is to know.
 	for {
-		there, err := s.applied(context.WithoutCancel(ctx), w, c.ID, f, part)
-		if err != nil || there {
+		lagging, err := s.lagging(context.WithoutCancel(ctx), w, c.ID, f, part)
+		if err != nil || len(lagging) == 0 {
 			return err
 		}
 		select {
 		case <-time.After(lookEvery):
 		case <-ctx.Done():
-			return late.with("lagging", []any{})
+			return late.with("lagging", lagging)
 		}
 	}
 }
@@ -220,36 +219,28 @@ func (s *Server) await(ctx context.Context, w http.ResponseWriter, c *store.Cons
 // lookEvery is the pause between looks at how far other hosts are.
 const lookEvery = 100 * time.Millisecond
 
-// applied tells by the store alone whether the projection is as far as the reader
-// asks for. A halted one is an error.
-func (s *Server) applied(ctx context.Context, w http.ResponseWriter, id store.ConsumerID, f freshness, part int) (there bool, err error) {
+// lagging lists by the store alone the partitions that are not as far as the reader
+// asks for. A projection that is halted is an error.
+func (s *Server) lagging(ctx context.Context, w http.ResponseWriter, id store.ConsumerID, f freshness, part int) (list []Lagging, err error) {
 	err = s.view(ctx, id, func(v store.ReadView) error {
 		now := v.Consumer()
 		if now.State == store.StateHalted && !f.stale {
 			w.Header().Set("Projhost-State", string(now.State))
 			return halted(now.ID, now.Halt)
 		}
-		saved := map[string]int64{}
-		err := mergePositions(saved, v, part)
-		there = saved[f.topic] >= f.position
+		standings, err := v.Standings()
+		for _, at := range standings[f.topic] {
+			if (part == AllPartitions || part == at.Partition) && at.Applied < f.position {
+				list = append(list, Lagging{at.Partition, at.Applied})
+			}
+		}
 		return err
 	})
-	return there, err
+	return list, err
 }
 
-type laggingPartition struct {
-	Partition int   `json:"partition"`
-	Position  int64 `json:"position"`
-}
-
-func (s *Server) lagging(id store.ConsumerID, topic string, partitions []int) []laggingPartition {
-	out := make([]laggingPartition, len(partitions))
-	for i, p := range partitions {
-		pos, _ := s.deps.Runtime.Applied(id, topic, p)
-		out[i] = laggingPartition{p, pos}
-	}
-	return out
-}
+// listed is a list that is never null.
+func listed(list []Lagging) []Lagging { return append([]Lagging{}, list...) }
 
 // tableOf finds the table asked for, by default the projection's first that is
 // no child table.

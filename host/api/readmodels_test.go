@@ -232,7 +232,7 @@ func TestFreshness(t *testing.T) {
 
 	p.runtime.wait = func(ctx context.Context, _ int64, partition int) error {
 		<-ctx.Done()
-		return &NotCaughtUpError{Lagging: []int{store.PartitionOf("a", 16)}}
+		return &NotCaughtUpError{Lagging: []Lagging{{store.PartitionOf("a", 16), 30}}}
 	}
 	a := p.do("GET", "/v1/read-models/things/a?min_position=40&wait=1ms", "")
 	e := a.want(t, 504, CodeNotCaughtUp, "projection/things has not applied events up to 40 within 1ms")
@@ -241,7 +241,10 @@ func TestFreshness(t *testing.T) {
 	// A consumer that only the store knows: what is saved decides.
 	p.runtime.wait = nil
 	require.Equal(t, 200, p.do("GET", "/v1/read-models/things/a?min_position=8", "").status)
-	p.do("GET", "/v1/read-models/things/a?min_position=9&wait=1ms", "").want(t, 504, CodeNotCaughtUp, "up to 9")
+	e = p.do("GET", "/v1/read-models/things/a?min_position=9&wait=1ms", "").want(t, 504, CodeNotCaughtUp, "up to 9")
+	require.Equal(t, []any{map[string]any{"partition": float64(store.PartitionOf("a", 16)), "position": 8.0}}, e["lagging"])
+	e = p.do("GET", "/v1/read-models/things?min_position=9&wait=1ms", "").want(t, 504, CodeNotCaughtUp, "up to 9")
+	require.Len(t, e["lagging"], 16)
 	// Another host applies it while the reader waits.
 	moved := time.AfterFunc(50*time.Millisecond, func() { p.apply(0, 8, 9) })
 	defer moved.Stop()
@@ -282,9 +285,12 @@ func TestHaltedProjection(t *testing.T) {
 	}
 	// Known to the host, not yet to the store.
 	p.runtime.halt = &halt
-	p.runtime.wait = func(context.Context, int64, int) error { return &HaltedError{Halt: halt} }
+	p.runtime.wait = func(context.Context, int64, int) error {
+		return &HaltedError{Halt: halt, Lagging: []Lagging{{3, 8}}}
+	}
 	check()
-	p.do("GET", "/v1/read-models/things/a?stale=ok&min_position=9", "").want(t, 504, CodeNotCaughtUp, "up to 9")
+	e := p.do("GET", "/v1/read-models/things/a?stale=ok&min_position=9", "").want(t, 504, CodeNotCaughtUp, "up to 9")
+	require.Equal(t, []any{map[string]any{"partition": 3.0, "position": 8.0}}, e["lagging"])
 	// And to the store alone.
 	p.runtime.halt = nil
 	require.NoError(t, p.store.Halt(t.Context(), p.consumer.ID, p.leases[3], halt))

@@ -115,7 +115,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	lag         = desc("consumer_lag", "Positions between the ends of its topics and what is applied everywhere.", "consumer")
+	lag         = desc("consumer_lag", "Positions between the ends of its topics and what is applied in all partitions this host has.", "consumer")
 	state       = desc("consumer_state", "1 for the state a consumer is in.", "consumer", "state")
 	cacheRows   = desc("cache_rows", "Rows kept in memory.", "consumer")
 	cacheBytes  = desc("cache_bytes", "Memory of the rows kept, about.", "consumer")

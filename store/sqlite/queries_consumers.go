@@ -28,6 +28,7 @@ type consumerQueries struct {
 	position        string
 	lowest          string
 	told            string
+	standings       string
 	halt            string
 	clearHalt       string
 	guardHolder     string
@@ -91,6 +92,10 @@ func newConsumerQueries(n *naming) consumerQueries {
 		lowest: n.sql(`SELECT topic, min(position) FROM {{checkpoints}} WHERE build = ? GROUP BY topic`),
 		told: n.sql(`SELECT m.topic, min(m.read_through) FROM (SELECT DISTINCT instance_id FROM {{ownership}} WHERE build = ?1) o
 			LEFT JOIN {{members}} m ON m.instance_id = o.instance_id AND m.build = ?1 GROUP BY m.topic`),
+		standings: n.sql(`SELECT c.topic, c.partition, c.position, coalesce(o.instance_id, ''), o.generation, coalesce(m.read_through, 0)
+			FROM {{checkpoints}} c JOIN {{ownership}} o ON o.build = c.build AND o.partition = c.partition
+			LEFT JOIN {{members}} m ON m.instance_id = o.instance_id AND m.build = c.build AND m.topic = c.topic
+			WHERE c.build = ? ORDER BY c.topic, c.partition`),
 		// The first halt stands, and an operator's pause is not displaced.
 		halt: n.sql(`UPDATE {{consumers}} SET state = 'halted', halt = ?, state_since_us = ? WHERE type = ? AND name = ? AND state IN ('running', 'rebuilding')`),
 		clearHalt: n.sql(`UPDATE {{consumers}} SET state = 'running', halt = NULL, state_since_us = ?

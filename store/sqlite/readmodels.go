@@ -223,6 +223,25 @@ func (v *view) Position(topic string, partition int) (position int64, err error)
 	return position, err
 }
 
+func (v *view) Standings() (standings map[string][]store.Standing, err error) {
+	err = v.use("read how far the partitions are", func(c *conn) error {
+		standings = map[string][]store.Standing{}
+		rows, err := c.query(v.ctx, v.s.q.standings, v.consumer.Build)
+		if err != nil {
+			return err
+		}
+		for rows.next() {
+			topic := rows.text(0)
+			standings[topic] = append(standings[topic], store.Standing{
+				Partition: int(rows.int(1)), Checkpoint: rows.int(2), Owner: rows.text(3), Generation: rows.int(4),
+				Applied: max(rows.int(2), rows.int(5)),
+			})
+		}
+		return rows.close()
+	})
+	return standings, err
+}
+
 // table finds a table by its declared name, whatever its case.
 func (v *view) table(name string) (*store.TableRef, *tablePlan, error) {
 	for i := range v.consumer.Tables {

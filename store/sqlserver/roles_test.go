@@ -116,6 +116,8 @@ func TestRolesSpeakTransactSQL(t *testing.T) {
 	note("position", err)
 	_, err = v.Positions()
 	note("positions", err)
+	_, err = v.Standings()
+	note("standings", err)
 	_, err = v.Get(ctx, "users", store.RowKey{Key: "a"})
 	require.ErrorIs(t, err, store.ErrNotFound)
 	_, err = v.Children(ctx, "notes", "a", "", 10)

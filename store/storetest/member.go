@@ -338,7 +338,29 @@ func (d *db) applied(c store.Consumer, partitions ...int) (list []int64) {
 		require.NoError(d.t, err)
 		list = append(list, at)
 	}
+	d.standsAsTold(v)
 	return list
+}
+
+// standsAsTold checks that what a view tells of all partitions at once is what it
+// and the store tell of each.
+func (d *db) standsAsTold(v store.ReadView) {
+	d.t.Helper()
+	standings, err := v.Standings()
+	require.NoError(d.t, err)
+	checkpoints, err := d.Checkpoints(d.ctx(), v.Consumer().Build)
+	require.NoError(d.t, err)
+	owners, err := d.Owners(d.ctx(), v.Consumer().Build)
+	require.NoError(d.t, err)
+	want := map[string][]store.Standing{}
+	for _, c := range checkpoints {
+		at, err := v.Position(c.Topic, c.Partition)
+		require.NoError(d.t, err)
+		o := owners[c.Partition]
+		want[c.Topic] = append(want[c.Topic], store.Standing{
+			Partition: c.Partition, Checkpoint: c.Position, Applied: at, Owner: o.InstanceID, Generation: o.Generation})
+	}
+	require.Equal(d.t, want, standings)
 }
 
 func (d *db) lowest(c store.Consumer) int64 {

@@ -631,14 +631,15 @@ func (s *Store) View(_ context.Context, id store.ConsumerID) (store.ReadView, er
 	if con == nil {
 		return nil, store.ErrNotFound
 	}
-	v := &view{con: con.Consumer, at: make(map[string][]int64)}
+	v := &view{con: con.Consumer, at: make(map[string][]store.Standing)}
 	b := s.builds[con.Build]
 	for topic, at := range b.checkpoints {
-		v.at[topic] = slices.Clone(at)
-		for p := range at {
-			if m := s.members[b.owners[p].InstanceID][con.Build]; m != nil {
-				v.at[topic][p] = max(at[p], m.ReadThrough[topic])
+		for p, o := range b.owners {
+			now := store.Standing{Partition: p, Checkpoint: at[p], Applied: at[p], Owner: o.InstanceID, Generation: o.Generation}
+			if m := s.members[o.InstanceID][con.Build]; m != nil {
+				now.Applied = max(at[p], m.ReadThrough[topic])
 			}
+			v.at[topic] = append(v.at[topic], now)
 		}
 	}
 	return v, after
@@ -647,7 +648,7 @@ func (s *Store) View(_ context.Context, id store.ConsumerID) (store.ReadView, er
 type view struct {
 	store.ReadView
 	con store.Consumer
-	at  map[string][]int64
+	at  map[string][]store.Standing
 }
 
 func (v *view) Consumer() store.Consumer { return v.con }
@@ -655,14 +656,16 @@ func (v *view) Consumer() store.Consumer { return v.con }
 func (v *view) Positions() (map[string]int64, error) {
 	out := make(map[string]int64)
 	for topic, at := range v.at {
-		out[topic] = slices.Min(at)
+		out[topic] = slices.MinFunc(at, func(a, b store.Standing) int { return cmp.Compare(a.Applied, b.Applied) }).Applied
 	}
 	return out, nil
 }
 
 func (v *view) Position(topic string, partition int) (int64, error) {
-	return v.at[topic][partition], nil
+	return v.at[topic][partition].Applied, nil
 }
+
+func (v *view) Standings() (map[string][]store.Standing, error) { return v.at, nil }
 
 func (v *view) Close() error { return nil }
 

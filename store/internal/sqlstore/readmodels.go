@@ -192,6 +192,23 @@ func (v *view) Position(topic string, partition int) (position int64, err error)
 	return position, err
 }
 
+func (v *view) Standings() (standings map[string][]store.Standing, err error) {
+	err = v.use("read how far the partitions are", func(conn Conn) error {
+		standings = map[string][]store.Standing{}
+		return each(v.ctx, conn, v.core.q.standings, []any{v.consumer.Build}, func(r Rows) error {
+			var topic string
+			var partition, told int64
+			var owner sql.NullString
+			var s store.Standing
+			err := r.Scan(&topic, &partition, &s.Checkpoint, &owner, &s.Generation, &told)
+			s.Partition, s.Owner, s.Applied = int(partition), owner.String, max(s.Checkpoint, told)
+			standings[topic] = append(standings[topic], s)
+			return err
+		})
+	})
+	return standings, err
+}
+
 // table finds a table by its declared name, whatever its case.
 func (v *view) table(name string) (*store.TableRef, *Plan, error) {
 	for i := range v.consumer.Tables {

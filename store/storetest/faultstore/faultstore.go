@@ -425,6 +425,10 @@ func (v *view) Positions() (map[string]int64, error) {
 	return readOf(v.s, "View.Positions", func() (map[string]int64, error) { return v.ReadView.Positions() })
 }
 
+func (v *view) Standings() (map[string][]store.Standing, error) {
+	return readOf(v.s, "View.Standings", func() (map[string][]store.Standing, error) { return v.ReadView.Standings() })
+}
+
 func (v *view) Get(ctx context.Context, table string, key store.RowKey) (store.StoredRow, error) {
 	return readOf(v.s, "View.Get", func() (store.StoredRow, error) { return v.ReadView.Get(ctx, table, key) })
 }
