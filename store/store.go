@@ -207,6 +207,9 @@ type Batches interface {
 	// Writes are final rows: whatever a batch deletes, a row it writes is
 	// there afterwards. So for a parent row that was deleted and written
 	// again, DeleteChildrenOf says that the old children went.
+	//
+	// Retries are guarded by their rows: ErrRetryMoved if one is not what it was
+	// read as. The leases must cover their partitions and those of Records.
 	Apply(ctx context.Context, b *Batch) error
 
 	// Settle tells what became of a batch whose Apply ended with an unknown
@@ -215,7 +218,8 @@ type Batches interface {
 	// same batch be sent again, and nothing else: an attempt that was still on
 	// its way to the server may yet commit, and then the other one is refused
 	// with ErrCheckpointMoved. OutcomeLost is anything that is neither all moved
-	// nor all unmoved, a lost lease, or a batch that moves none. The batch's
+	// nor all unmoved, or a lost lease. A batch that moves no checkpoint is told by
+	// its retried rows; without those it is OutcomeLost. The batch's
 	// incarnation is not looked at: what made the outcome unknown may have raised
 	// it, and then the batch is not sent again.
 	Settle(ctx context.Context, b *Batch) (Outcome, error)

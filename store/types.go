@@ -366,6 +366,10 @@ type Batch struct {
 	Leases      []Lease // sorted by partition
 	Tables      []TableWrites
 	Checkpoints []CheckpointMove // sorted by topic, partition
+	Retries     []Retry          // sorted by id
+	Records     []Record
+	Skips       []Skip // recorded also in the consumer's history
+	Halt        *Halt  // the consumer halts with this batch, unless it is not running
 }
 
 // TableWrites are the final rows of one table, at most one a key, sorted by key
