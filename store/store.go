@@ -268,5 +268,11 @@ type ReadView interface {
 	// Errors: *readmodel.UnknownFieldError, *readmodel.CursorError,
 	// *readmodel.ValueError (a filter value of the wrong type).
 	Query(ctx context.Context, table string, q Query) (rows []StoredRow, next string, err error)
+	// Held is the message that a key of a partition waits for, without its
+	// payload: the head of its line. nil: none, the key is not held.
+	Held(partition int, key string) (*UndeliveredMessage, error)
+	// CountHeld counts the undelivered messages that hold their keys, or wait
+	// behind one that does.
+	CountHeld() (int64, error)
 	Close() error
 }

@@ -66,13 +66,22 @@ type Operations interface {
 	// RetryUndelivered makes the rows a selection names due at once, with a fresh
 	// budget. Only heads can be; the rest of a line follows by itself. What holds
 	// nothing (DEAD_LETTER) may have been overtaken by later messages of its key
-	// and is retried only with outOfOrder. A retried DEAD_LETTER_KEY head has its
+	// and is retried only out of order. A retried DEAD_LETTER_KEY head has its
 	// line wait again.
-	RetryUndelivered(ctx context.Context, id ConsumerID, sel Selection, outOfOrder bool, actor string) (Decision, error)
+	RetryUndelivered(ctx context.Context, id ConsumerID, sel Selection, a Action) (Decision, error)
 	// DeleteUndelivered removes rows and records that they are skipped. The next
 	// row of each line becomes its head; behind a DEAD_LETTER_KEY head that was
 	// removed the line waits, and so is applied.
-	DeleteUndelivered(ctx context.Context, id ConsumerID, sel Selection, actor string) (Decision, error)
+	DeleteUndelivered(ctx context.Context, id ConsumerID, sel Selection, a Action) (Decision, error)
+}
+
+// Action says how an operator acts on rows.
+type Action struct {
+	Actor string
+	// DryRun tells what would be done, and does nothing.
+	DryRun bool
+	// OutOfOrder retries also what may have been overtaken. Deleting does not ask.
+	OutOfOrder bool
 }
 
 // UndeliveredStatus is the state of an undelivered message.

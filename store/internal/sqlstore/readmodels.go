@@ -272,3 +272,7 @@ func (v *view) Query(ctx context.Context, table string, q store.Query) (list []s
 	})
 	return list, next, err
 }
+
+func (v *view) Held(partition int, key string) (*store.UndeliveredMessage, error) { return nil, nil }
+
+func (v *view) CountHeld() (int64, error) { return 0, nil }
