@@ -97,6 +97,9 @@ func (d *Dialect) Placeholder(n int) string { return d.placeholder(n) }
 // KeyPlaceholder is the n-th parameter where a text key is compared with it.
 func (d *Dialect) KeyPlaceholder(n int) string { return d.keyMark(n) }
 
+// Limit is a query that begins with SELECT, of at most n rows.
+func (d *Dialect) Limit(query string, n int) string { return d.limit(query, n) }
+
 // ColumnType is the type of a declared column in DDL.
 func (d *Dialect) ColumnType(c *Column) string {
 	t := d.types[c.Kind]

@@ -18,6 +18,8 @@ type Store interface {
 	Leases
 	Batches
 	ReadModels
+	Undelivered
+	Operations
 
 	// Info describes the driver, the server and the schema.
 	Info(ctx context.Context) (Info, error)

@@ -24,14 +24,27 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	if b.Incarnation != s.Incarnation() {
 		return store.ErrIncarnation
 	}
-	err := s.engine.write(ctx, "apply", func(se *session) error {
+	halt, err := s.HaltSteps(b)
+	if err != nil {
+		return err
+	}
+	err = s.engine.write(ctx, "apply", func(se *session) error {
 		if err := s.holdLeases(ctx, se, b); err != nil {
 			return err
 		}
 		if err := s.writeRows(ctx, se, b.Tables); err != nil {
 			return err
 		}
+		if err := s.keep(ctx, se, s.RetrySteps(b)); err != nil {
+			return err
+		}
+		if err := s.keep(ctx, se, s.RecordSteps(b)); err != nil {
+			return err
+		}
 		if err := s.moveCheckpoints(ctx, se, b); err != nil {
+			return err
+		}
+		if err := s.keep(ctx, se, halt); err != nil {
 			return err
 		}
 		// Asked again: meanwhile another call may have lost the connection and
@@ -42,12 +55,23 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 		return nil
 	})
 	var data *store.DataError
-	if errors.As(err, &data) {
+	var kept *sqlstore.KeptError
+	if errors.As(err, &data) || errors.As(err, &kept) {
 		if stale := s.stale(ctx, b); stale != nil {
 			return stale
 		}
 	}
+	if kept != nil {
+		return kept.Final()
+	}
 	return err
+}
+
+// keep runs steps about the host's own rows.
+func (s *Store) keep(ctx context.Context, se *session, steps []sqlstore.Step) error {
+	err := sqlstore.RunSteps(ctx, se, steps)
+	class, _ := classOf(err)
+	return sqlstore.Kept(class, err)
 }
 
 // stale tells whether a batch whose data was refused is out of date as well: then
@@ -60,6 +84,16 @@ func (s *Store) stale(ctx context.Context, b *store.Batch) error {
 	return s.engine.write(ctx, "apply", func(se *session) error {
 		if err := s.holdLeases(ctx, se, b); err != nil {
 			return err
+		}
+		if len(b.Retries) > 0 {
+			n := 0
+			err := each(ctx, se, s.AsReadSQL(b), nil, func(sqlstore.Rows) error { n++; return nil })
+			if err == nil && n != len(b.Retries) {
+				err = store.ErrRetryMoved
+			}
+			if err != nil {
+				return err
+			}
 		}
 		from, _, err := s.countCheckpoints(ctx, se, b)
 		if err == nil && from != len(b.Checkpoints) {
@@ -220,7 +254,10 @@ func (s *Store) Settle(ctx context.Context, b *store.Batch) (outcome store.Outco
 		switch n := len(b.Checkpoints); {
 		case err != nil:
 			return err
-		case n == 0: // nothing tells
+		case n == 0:
+			done, same, err := s.Retried(ctx, se, b)
+			outcome = sqlstore.OutcomeOf(b, done, same)
+			return err
 		case to == n:
 			outcome = store.OutcomeCommitted
 		case from == n:

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/projhost/projhost/store"
@@ -49,10 +51,14 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 		return committing, err
 	})
 	var data *store.DataError
-	if errors.As(err, &data) {
+	var kept *sqlstore.KeptError
+	if errors.As(err, &data) || errors.As(err, &kept) {
 		if stale := s.outOfDate(ctx, f); stale != nil {
 			return stale
 		}
+	}
+	if kept != nil {
+		return kept.Final()
 	}
 	return err
 }
@@ -63,6 +69,8 @@ type applyFlight struct {
 	fence       int
 	checkpoints int            // the first that moves checkpoints, up to COMMIT
 	tables      map[int]string // statement → table whose rows it writes
+	kept        map[int]error  // statement about the host's own rows → what it means if a guard fails; nil: there are none
+	retries     *statement     // guards the retried rows, nil for none
 	guard       *statement
 	arena       *arena
 }
@@ -76,13 +84,51 @@ func (s *Store) applyFlight(b *store.Batch) (*applyFlight, error) {
 		f.free()
 		return nil, err
 	}
+	if err := s.keptStatements(f, slices.Concat(s.RetrySteps(b), s.RecordSteps(b))); err != nil {
+		f.free()
+		return nil, err
+	}
+	if len(b.Retries) > 0 {
+		f.retries = &statement{sql: guarded("count(*) = "+strconv.Itoa(len(b.Retries)), s.AsReadSQL(b)), fresh: true}
+	}
 	f.checkpoints = len(f.list)
 	f.list = append(f.list, s.moveStatements(f, b)...)
 	if len(b.Checkpoints) > 0 {
 		f.guard = s.checkpointStatement(s.q.guardCheckpoints, b, true)
 	}
+	halt, err := s.HaltSteps(b)
+	if err == nil {
+		err = s.keptStatements(f, halt)
+	}
+	if err != nil {
+		f.free()
+		return nil, err
+	}
 	f.list = append(f.list, &statement{sql: "COMMIT"})
 	return f, nil
+}
+
+// keptStatements are steps about the host's own rows, their guards as errors. Their
+// texts are seldom the same twice, so a connection does not keep them.
+func (s *Store) keptStatements(f *applyFlight, steps []sqlstore.Step) error {
+	for i := range steps {
+		step := &steps[i]
+		st := &statement{sql: step.Text, fresh: true}
+		if step.Broken != nil {
+			st.sql = "WITH found AS (" + step.Text + " RETURNING 1)\n" + guarded("count(*) = "+strconv.FormatInt(step.Rows, 10), "SELECT 1 FROM found")
+		}
+		for _, a := range step.Args {
+			if err := st.addAny(a); err != nil {
+				return err
+			}
+		}
+		if f.kept == nil {
+			f.kept = map[int]error{}
+		}
+		f.kept[len(f.list)] = step.Broken
+		f.list = append(f.list, st)
+	}
+	return nil
 }
 
 func (f *applyFlight) free() { arenas.Put(f.arena) }
@@ -99,8 +145,14 @@ func (f *applyFlight) meaning(failed int, err error) error {
 		return nil
 	case codeOf(err) == codeDivision && failed == f.fence:
 		return store.ErrFenced
+	case codeOf(err) == codeDivision && f.kept[failed] != nil:
+		return f.kept[failed]
 	case codeOf(err) == codeDivision && failed >= f.checkpoints:
 		return store.ErrCheckpointMoved
+	}
+	if _, ok := f.kept[failed]; ok {
+		class, _ := classOf(err)
+		return sqlstore.Kept(class, err)
 	}
 	if table, ok := f.tables[failed]; ok {
 		switch class, _ := classOf(err); class {
@@ -114,12 +166,17 @@ func (f *applyFlight) meaning(failed int, err error) error {
 // outOfDate tells whether a batch whose data was refused is stale besides: then
 // no message is to blame.
 func (s *Store) outOfDate(ctx context.Context, f *applyFlight) error {
-	list := append(s.engine.beginWrite(), f.list[f.fence])
+	list := s.engine.beginWrite()
+	check := applyFlight{fence: len(list)}
+	list = append(list, f.list[f.fence])
+	if f.retries != nil {
+		check.kept = map[int]error{len(list): store.ErrRetryMoved}
+		list = append(list, f.retries)
+	}
+	check.checkpoints = len(list)
 	if f.guard != nil {
 		list = append(list, f.guard)
 	}
-	check := *f
-	check.tables, check.checkpoints = nil, check.fence+1
 	list = append(list, &statement{sql: "ROLLBACK"})
 	err := s.engine.with(ctx, func(c *conn) error {
 		run, cancel := s.engine.steady(ctx)
@@ -211,6 +268,9 @@ func (s *Store) Settle(ctx context.Context, b *store.Batch) (store.Outcome, erro
 	if err := rules.CheckBatch(b); err != nil {
 		return store.OutcomeLost, err
 	}
+	if len(b.Checkpoints) == 0 && len(b.Retries) > 0 {
+		return s.settleRetries(ctx, b)
+	}
 	e := s.engine
 	var held int64
 	from, to, other := 0, 0, 0
@@ -255,6 +315,33 @@ func (s *Store) Settle(ctx context.Context, b *store.Batch) (store.Outcome, erro
 		return store.OutcomeNotCommitted, nil
 	}
 	return store.OutcomeLost, nil
+}
+
+// settleRetries is Settle for a batch that moves no checkpoint.
+func (s *Store) settleRetries(ctx context.Context, b *store.Batch) (outcome store.Outcome, err error) {
+	err = s.engine.Write(ctx, "settle", func(c sqlstore.Conn) error {
+		outcome = store.OutcomeLost
+		held := int64(0)
+		for i := range b.Leases {
+			n, err := c.Exec(ctx, s.q.holdLease, b.Build, int64(b.Leases[i].Partition), b.Leases[i].Generation, b.InstanceID)
+			if err != nil {
+				return err
+			}
+			held += n
+		}
+		if held != int64(len(b.Leases)) {
+			return nil
+		}
+		done, same, err := s.Retried(ctx, c, b)
+		if err == nil {
+			outcome = sqlstore.OutcomeOf(b, done, same)
+		}
+		return err
+	})
+	if err != nil {
+		return store.OutcomeLost, err
+	}
+	return outcome, nil
 }
 
 // arena keeps the memory of arrays between batches.

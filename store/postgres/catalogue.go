@@ -21,6 +21,7 @@ func dialect() *sqlstore.Dialect {
 		ScriptBegin:  "BEGIN;",
 		ScriptEnd:    "COMMIT;",
 		PositionMode: "sequence",
+		ForUpdate:    " FOR UPDATE",
 		EndLapsed:    endLapsedSQL,
 		Describe:     describe,
 		Find:         find,

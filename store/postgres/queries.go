@@ -22,6 +22,7 @@ type queries struct {
 	pageFit, partFit  string
 	copyEvents        string
 	fence, lockLeases string
+	holdLease         string
 	moveCheckpoints   string
 	guardCheckpoints  string
 	checkpoints       string
@@ -112,6 +113,7 @@ WHERE e.aggregate_type = $1 AND e.aggregate_id = $2 AND e.sequence >= $3 ORDER B
 		// FOR UPDATE in the order of the array, which is by partition.
 		fence:      sql(guarded("count(*) = $5::bigint", leases)),
 		lockLeases: sql(`SELECT count(*) FROM (` + leases + `) l`),
+		holdLease:  sql(`UPDATE {{ownership}} SET generation = generation WHERE build = $1 AND partition = $2 AND generation = $3 AND instance_id = $4`),
 		// The values of a partition are at its place in arrays, which is found
 		// without a search. A join of the table and arrays might be turned round
 		// and compare each of N rows with each of N moves.

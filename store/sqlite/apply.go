@@ -3,12 +3,14 @@ package sqlite
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"strconv"
 
 	lib "modernc.org/sqlite/lib"
 
 	"github.com/projhost/projhost/store"
 	"github.com/projhost/projhost/store/internal/rules"
+	"github.com/projhost/projhost/store/internal/sqlstore"
 )
 
 // Apply implements [store.Batches].
@@ -22,11 +24,15 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 	if b.Incarnation != s.Incarnation() {
 		return store.ErrIncarnation
 	}
-	rows := len(b.Checkpoints)
+	halt, err := s.HaltSteps(b)
+	if err != nil {
+		return err
+	}
+	rows := len(b.Checkpoints) + len(b.Retries) + len(b.Records) + len(b.Skips)
 	for i := range b.Tables {
 		rows += len(b.Tables[i].Writes)
 	}
-	return s.write(ctx, "apply", rows, func(tx *tx) error {
+	err = s.write(ctx, "apply", rows, func(tx *tx) error {
 		// Asked again: while this call waited, another may have lost the
 		// connection and with it what the batch was read from.
 		if b.Incarnation != s.Incarnation() {
@@ -38,11 +44,34 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 		if err := s.guardLeases(tx, b); err != nil {
 			return err
 		}
+		if err := s.keep(tx, s.RetrySteps(b)); err != nil {
+			return err
+		}
 		if err := s.moveCheckpoints(tx, b); err != nil {
 			return err
 		}
-		return s.writeRows(tx, b.Tables)
+		if err := s.writeRows(tx, b.Tables); err != nil {
+			return err
+		}
+		return s.keep(tx, append(s.RecordSteps(b), halt...))
 	})
+	var kept *sqlstore.KeptError
+	if errors.As(err, &kept) {
+		return kept.Final()
+	}
+	return err
+}
+
+// keep runs steps about the host's own rows.
+func (s *Store) keep(tx *tx, steps []sqlstore.Step) error {
+	if len(steps) == 0 {
+		return nil
+	}
+	err := s.runSteps(tx, steps)
+	if isData(err) {
+		return &sqlstore.KeptError{Err: err}
+	}
+	return err
 }
 
 // guard runs a statement that cannot be evaluated when what the batch relies on
@@ -129,7 +158,10 @@ func (s *Store) Settle(ctx context.Context, b *store.Batch) (outcome store.Outco
 			}
 		}
 		switch n := len(b.Checkpoints); {
-		case n == 0: // nothing tells
+		case n == 0:
+			done, same, err := s.Retried(context.Background(), s.ledgerConn(tx.conn), b)
+			outcome = sqlstore.OutcomeOf(b, done, same)
+			return err
 		case to == n:
 			outcome = store.OutcomeCommitted
 		case from == n:

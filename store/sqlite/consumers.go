@@ -11,6 +11,7 @@ import (
 	"github.com/projhost/projhost/readmodel"
 	"github.com/projhost/projhost/store"
 	"github.com/projhost/projhost/store/internal/rules"
+	"github.com/projhost/projhost/store/internal/sqlstore"
 )
 
 // subscribeRows makes a Subscribe wait for a transaction of its own: it creates
@@ -87,6 +88,9 @@ func (s *Store) create(tx *tx, d *store.Declaration) (store.Consumer, error) {
 			return none, err
 		}
 	}
+	if err := s.runSteps(tx, []sqlstore.Step{s.SubscribedStep(d, build)}); err != nil {
+		return none, err
+	}
 	return store.Consumer{ID: d.ID, State: store.StateRunning, StateSinceUS: now, Build: build, Plugin: d.Plugin, Digest: d.Digest,
 		Topics: slices.Clone(d.Topics), Fingerprint: f, Tables: s.tableRefs(d.Tables, build, 0)}, nil
 }
@@ -108,10 +112,13 @@ func (s *Store) resume(tx *tx, d *store.Declaration, c store.Consumer) (store.Co
 		}
 	}
 	if c.Plugin != d.Plugin || c.Digest != d.Digest || c.Fingerprint.Logic != d.Fingerprint.Logic {
-		if _, err := tx.exec(s.q.updateLogic, d.Plugin, d.Digest, d.Fingerprint.Logic, d.ID.Type, d.ID.Name); err != nil {
+		record := sqlstore.Step{Text: s.q.updateLogic, Args: []any{d.Plugin, d.Digest, d.Fingerprint.Logic, d.ID.Type, d.ID.Name}}
+		if err := s.runSteps(tx, s.RevisionSteps(&c, d, record)); err != nil {
 			return c, err
 		}
-		c.Plugin, c.Digest, c.Fingerprint.Logic = d.Plugin, d.Digest, d.Fingerprint.Logic
+		now, err := s.loadConsumer(context.Background(), tx.conn, d.ID)
+		now.Tables = c.Tables
+		return now, err
 	}
 	return c, nil
 }
@@ -173,8 +180,9 @@ func (s *Store) loadConsumers(ctx context.Context, on *conn, text string, args .
 				Tables: rows.text(13), Logic: rows.text(14)},
 		}
 		if rows.vals[4] != nil {
-			c.Halt = new(store.Halt)
-			err = errors.Join(err, json.Unmarshal([]byte(rows.text(4)), c.Halt))
+			var e error
+			c.Halt, e = sqlstore.HaltOf(rows.text(4), c.StateSinceUS)
+			err = errors.Join(err, e)
 		}
 		err = errors.Join(err, json.Unmarshal([]byte(rows.text(9)), &c.Topics))
 		tables, e := s.buildTables(c.Build, rows.text(15))
@@ -254,8 +262,7 @@ func (s *Store) Halt(ctx context.Context, id store.ConsumerID, lease store.Lease
 		if err != nil {
 			return err
 		}
-		_, err = tx.exec(s.q.halt, string(text), now, id.Type, id.Name)
-		return err
+		return s.runSteps(tx, s.HeldHaltSteps(id, lease.Build, &h, string(text)))
 	})
 }
 

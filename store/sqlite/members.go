@@ -2,10 +2,10 @@ package sqlite
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/sqlstore"
 )
 
 // Enlist implements [store.Leases].
@@ -108,10 +108,9 @@ func (s *Store) states(ctx context.Context, c *conn) (list []store.ConsumerStatu
 	}
 	for rows.next() {
 		st := store.ConsumerStatus{ID: store.ConsumerID{Type: rows.text(0), Name: rows.text(1)}, Build: rows.int(2),
-			State: store.ConsumerState(rows.text(3)), Epoch: rows.int(5)}
-		if rows.vals[4] != nil {
-			st.Halt = new(store.Halt)
-			if err := json.Unmarshal([]byte(rows.text(4)), st.Halt); err != nil {
+			State: store.ConsumerState(rows.text(3)), Epoch: rows.int(6)}
+		if rows.vals[5] != nil {
+			if st.Halt, err = sqlstore.HaltOf(rows.text(5), rows.int(4)); err != nil {
 				_ = rows.close()
 				return nil, fmt.Errorf("why %s halted does not read: %w", st.ID, err)
 			}

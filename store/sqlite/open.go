@@ -64,6 +64,7 @@ func newStore(opt Options) (*Store, error) {
 		return nil, fmt.Errorf("sqlite: read model prefix: %w", err)
 	}
 	s := &Store{opt: opt, names: names, q: newQueries(names), unlock: func() error { return nil }}
+	s.Ledger = s.newLedger()
 	s.incarnation.Store(1)
 	s.points = newCheckpointer(s.openCheckpointer)
 	s.writer = &writer{open: s.openWriter, onLoss: s.raise, busyFor: opt.Timeout, points: s.points, every: checkpointPages}

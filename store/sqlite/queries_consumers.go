@@ -29,7 +29,6 @@ type consumerQueries struct {
 	lowest          string
 	told            string
 	standings       string
-	halt            string
 	clearHalt       string
 	guardHolder     string
 
@@ -96,8 +95,6 @@ func newConsumerQueries(n *naming) consumerQueries {
 			FROM {{checkpoints}} c JOIN {{ownership}} o ON o.build = c.build AND o.partition = c.partition
 			LEFT JOIN {{members}} m ON m.instance_id = o.instance_id AND m.build = c.build AND m.topic = c.topic
 			WHERE c.build = ? ORDER BY c.topic, c.partition`),
-		// The first halt stands, and an operator's pause is not displaced.
-		halt: n.sql(`UPDATE {{consumers}} SET state = 'halted', halt = ?, state_since_us = ? WHERE type = ? AND name = ? AND state IN ('running', 'rebuilding')`),
 		clearHalt: n.sql(`UPDATE {{consumers}} SET state = 'running', halt = NULL, state_since_us = ?
 			WHERE type = ? AND name = ? AND state = 'halted' RETURNING 1`),
 		// A lease that was released has no instance, whatever its generation.
@@ -136,7 +133,7 @@ func newConsumerQueries(n *naming) consumerQueries {
 		dropMemberships: n.sql(`DELETE FROM {{members}} WHERE instance_id = ?`),
 		dropStrangers:   n.sql(`DELETE FROM {{members}} WHERE instance_id NOT IN (SELECT id FROM {{instances}})`),
 		members:         n.sql(`SELECT build, instance_id, topic, single_owner, read_through FROM {{members}} ORDER BY build, instance_id, topic`),
-		states:          n.sql(`SELECT type, name, live_build, state, halt, epoch FROM {{consumers}} ORDER BY type, name`),
+		states:          n.sql(`SELECT type, name, live_build, state, state_since_us, halt, epoch FROM {{consumers}} ORDER BY type, name`),
 		ownersOf: n.sql(`SELECT build, partition, instance_id, generation FROM {{ownership}}
 			WHERE build IN (SELECT value FROM json_each(?)) ORDER BY build, partition`),
 

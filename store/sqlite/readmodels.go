@@ -306,6 +306,18 @@ func (v *view) Query(ctx context.Context, table string, q store.Query) (list []s
 	return list, next, err
 }
 
-func (v *view) Held(partition int, key string) (*store.UndeliveredMessage, error) { return nil, nil }
+func (v *view) Held(partition int, key string) (head *store.UndeliveredMessage, err error) {
+	err = v.use("read undelivered message", func(c *conn) error {
+		head, err = v.s.HeldIn(v.ctx, v.s.ledgerConn(c), v.consumer.Build, partition, key)
+		return err
+	})
+	return head, err
+}
 
-func (v *view) CountHeld() (int64, error) { return 0, nil }
+func (v *view) CountHeld() (n int64, err error) {
+	err = v.use("count undelivered messages", func(c *conn) error {
+		n, err = v.s.CountHeldIn(v.ctx, v.s.ledgerConn(c), v.consumer.Build)
+		return err
+	})
+	return n, err
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/projhost/projhost/store"
 	"github.com/projhost/projhost/store/internal/rules"
+	"github.com/projhost/projhost/store/internal/sqlstore"
 )
 
 // Options is [store.Options]. DSN is the path of the database file, whose folder
@@ -22,6 +23,7 @@ type Options = store.Options
 
 // Store is an open database. It implements [store.Store].
 type Store struct {
+	*sqlstore.Ledger
 	opt     Options
 	names   *naming
 	q       queries

@@ -134,12 +134,17 @@ func (s *Store) checkTable(tx *tx, ref store.TableRef) error {
 		return err
 	}
 	switch {
-	case there.kind == "view" && slices.Contains(readmodel.SQLite.CreateView(public, ref.Physical, ref.Table), there.sql):
+	case there.kind == "view" && showsTable(there, public, &ref):
 		return nil
 	case there.kind == "view" || there.kind == "":
 		return createView(tx, public, ref.Physical, ref.Table)
 	}
 	return &store.NameTakenError{Table: public, Owner: stranger(there)}
+}
+
+// showsTable tells whether a view is ours and shows just this table.
+func showsTable(view object, public string, ref *store.TableRef) bool {
+	return slices.Contains(readmodel.SQLite.CreateView(public, ref.Physical, ref.Table), view.sql)
 }
 
 func createView(tx *tx, public, physical string, t *readmodel.Table) error {

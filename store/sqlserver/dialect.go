@@ -26,6 +26,7 @@ var dialect = &sqlstore.Dialect{
 	ScriptBegin:  "SET XACT_ABORT ON;\nBEGIN TRANSACTION;",
 	ScriptEnd:    "COMMIT TRANSACTION;",
 	PositionMode: "counter",
+	KeyHash:      true,
 	Describe:     describe,
 	Find:         find,
 	Adopt:        adopt,

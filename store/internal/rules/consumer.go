@@ -45,7 +45,7 @@ func CheckBatch(b *store.Batch) error {
 			return fmt.Errorf("apply %s: table %s is of build %d, epoch %d, the batch of %d, %d", b.Consumer, r.Physical, r.Build, r.Epoch, b.Build, b.Epoch)
 		}
 	}
-	return nil
+	return checkUndelivered(b)
 }
 
 // CheckDeclaration refuses a declaration that no database could keep.

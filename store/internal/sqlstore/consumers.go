@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -49,6 +50,9 @@ func (c *Core) Subscribe(ctx context.Context, d store.Declaration) (store.Consum
 func (c *Core) subscribe(ctx context.Context, d *store.Declaration) (record, error) {
 	found, err := c.load(ctx, d.ID)
 	if errors.Is(err, store.ErrNotFound) {
+		if _, err := c.finishDrop(ctx, d.ID); err != nil {
+			return record{}, err
+		}
 		return c.create(ctx, d)
 	}
 	if err != nil {
@@ -115,12 +119,13 @@ func (c *Core) create(ctx context.Context, d *store.Declaration) (record, error)
 		if cl.adopting != "" {
 			adopting = cl.adopting
 		}
-		steps = append(steps, Step{c.q.claimTable, []any{cl.public, d.ID.Type, d.ID.Name, cl.declared, build, adopting}})
+		steps = append(steps, Step{Text: c.q.claimTable, Args: []any{cl.public, d.ID.Type, d.ID.Name, cl.declared, build, adopting}})
 	}
 	steps = append(steps,
-		Step{c.q.insertConsumer, []any{d.ID.Type, d.ID.Name, now, build, d.Plugin, d.Digest, string(topics),
+		Step{Text: c.q.insertConsumer, Args: []any{d.ID.Type, d.ID.Name, now, build, d.Plugin, d.Digest, string(topics),
 			int64(f.Version), f.Inputs, f.Keys, f.Tables, f.Logic}},
-		Step{c.q.insertBuild, []any{build, d.ID.Type, d.ID.Name, now, d.Digest, r.tables}})
+		Step{Text: c.q.insertBuild, Args: []any{build, d.ID.Type, d.ID.Name, now, d.Digest, r.tables}},
+		c.SubscribedStep(d, build))
 	if err := c.writeAll(ctx, "subscribe "+d.ID.String(), append(steps, c.bookkeeping(build, d.Topics)...)); err != nil {
 		var transient *store.TransientError
 		if !errors.As(err, &transient) || !transient.OutcomeUnknown {
@@ -141,10 +146,10 @@ func (c *Core) bookkeeping(build int64, topics []string) (steps []Step) {
 		steps = append(steps, Step{Text: c.SQL(fmt.Sprintf(ownershipSQL, strings.Join(rows, ", ")))})
 	}
 	for _, topic := range topics {
-		steps = append(steps, Step{c.q.insertCheckpts, []any{topic, build}})
+		steps = append(steps, Step{Text: c.q.insertCheckpts, Args: []any{topic, build}})
 	}
 	for _, topic := range slices.Sorted(slices.Values(topics)) {
-		steps = append(steps, Step{c.q.lockTopic, []any{topic}})
+		steps = append(steps, Step{Text: c.q.lockTopic, Args: []any{topic}})
 	}
 	return steps
 }
@@ -211,10 +216,23 @@ func (c *Core) resume(ctx context.Context, d *store.Declaration, r record) (reco
 	if r.Plugin == d.Plugin && r.Digest == d.Digest && r.Fingerprint.Logic == d.Fingerprint.Logic {
 		return r, nil
 	}
-	err := c.writeAll(ctx, "record the logic of "+d.ID.String(),
-		[]Step{{c.q.updateLogic, []any{d.Plugin, d.Digest, d.Fingerprint.Logic, d.ID.Type, d.ID.Name}}})
-	r.Plugin, r.Digest, r.Fingerprint.Logic = d.Plugin, d.Digest, d.Fingerprint.Logic
-	return r, err
+	record := Step{Text: c.q.updateLogic, Args: []any{d.Plugin, d.Digest, d.Fingerprint.Logic, d.ID.Type, d.ID.Name}}
+	for range attemptsMax {
+		err := c.writeAll(ctx, "record the logic of "+d.ID.String(), c.RevisionSteps(&r.Consumer, d, record))
+		if err != nil && !Moved(err) {
+			return r, err
+		}
+		// An operator may act meanwhile, and the lock is against other starts only.
+		refs := r.Tables
+		if r, err = c.load(ctx, d.ID); err != nil {
+			return r, err
+		}
+		r.Tables = refs
+		if r.Digest == d.Digest && r.Fingerprint.Logic == d.Fingerprint.Logic && r.Plugin == d.Plugin {
+			return r, nil
+		}
+	}
+	return r, &store.TransientError{Op: "record the logic of " + d.ID.String(), Hint: "others act on the same consumer: try again", Err: errMoved}
 }
 
 func (c *Core) checkBookkeeping(ctx context.Context, consumer store.Consumer) error {
@@ -280,8 +298,8 @@ func (c *Core) loadConsumers(ctx context.Context, conn Conn, text string, args .
 		}
 		r.State, r.Fingerprint.Version = store.ConsumerState(state), int(fingerprint)
 		if halt.Valid {
-			r.Halt = new(store.Halt)
-			unread = errors.Join(unread, json.Unmarshal([]byte(halt.String), r.Halt))
+			r.Halt, err = HaltOf(halt.String, r.StateSinceUS)
+			unread = errors.Join(unread, err)
 		}
 		unread = errors.Join(unread, json.Unmarshal([]byte(topics), &r.Topics))
 		tables, err := c.tablesOf(r.Build, r.tables)
@@ -294,6 +312,15 @@ func (c *Core) loadConsumers(ctx context.Context, conn Conn, text string, args .
 		err = fmt.Errorf("the record of a consumer does not read: %w", unread)
 	}
 	return list, err
+}
+
+// HaltOf reads why a consumer halted. One that came with a batch was timed by the
+// database.
+func HaltOf(text string, since int64) (*store.Halt, error) {
+	h := new(store.Halt)
+	err := json.Unmarshal([]byte(text), h)
+	h.AtUS = cmp.Or(h.AtUS, since)
+	return h, err
 }
 
 // buildTables are a build's tables and the text they were read from.
@@ -384,9 +411,85 @@ func (c *Core) Halt(ctx context.Context, id store.ConsumerID, lease store.Lease,
 		if err != nil {
 			return err
 		}
-		_, err = conn.Exec(ctx, c.q.halt, string(text), now, id.Type, id.Name)
-		return err
+		return RunSteps(ctx, conn, c.HeldHaltSteps(id, lease.Build, &h, string(text)))
 	})
+}
+
+// Drop implements [store.Operations]. MySQL commits with every statement that
+// removes a table, so this is two transactions on every engine with those statements
+// between them: the record of builds and names outlives the consumer until its
+// tables have gone. Whoever comes next goes on from there, dropping it again or
+// subscribing. All of it happens under the database's lock.
+func (c *Core) Drop(ctx context.Context, id store.ConsumerID, actor string) error {
+	release, err := c.lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	err = c.Ledger.Drop(ctx, id, actor)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	finished, e := c.finishDrop(ctx, id)
+	if e != nil {
+		return e
+	}
+	if finished {
+		return nil
+	}
+	return err
+}
+
+// finishDrop removes what is left in the database of a consumer that was dropped,
+// and reports whether there was anything.
+func (c *Core) finishDrop(ctx context.Context, id store.ConsumerID) (left bool, err error) {
+	op := "drop " + id.String()
+	var builds []Build
+	var texts []string
+	err = c.Engine.Read(ctx, op, func(conn Conn) error {
+		texts = nil
+		if builds, err = c.Ledger.builds(ctx, conn, id); err != nil {
+			return err
+		}
+		var drops []string
+		for _, b := range builds {
+			tables, err := c.tablesOf(b.ID, b.Tables)
+			if err != nil {
+				return err
+			}
+			for _, ref := range c.tableRefs(tables, b.ID, 0) {
+				public := readmodel.PublicName(c.Opt.ReadModelPrefix, ref.Table.Name)
+				kind, spelled, err := c.Dialect.Find(ctx, conn, public)
+				if err != nil {
+					return err
+				}
+				if kind == "view" {
+					ours, err := c.Dialect.ViewIs(ctx, conn, spelled, ref.Physical, ref.Table)
+					if err != nil {
+						return err
+					}
+					if ours {
+						texts = append(texts, c.Dialect.Rows.DropView(spelled))
+					}
+				}
+				drops = append(drops, c.Dialect.Rows.DropTable(ref.Physical))
+			}
+		}
+		// Children go before their parents.
+		slices.Reverse(drops)
+		texts = append(texts, drops...)
+		return nil
+	})
+	if err != nil || len(builds) == 0 {
+		return false, err
+	}
+	if err := c.ddl(ctx, op, texts); err != nil {
+		return true, err
+	}
+	for _, b := range builds {
+		c.builds.Delete(b.ID)
+	}
+	return true, c.writeAll(ctx, op, c.DroppedSteps(id))
 }
 
 // ClearHalt implements [store.Consumers].

@@ -17,6 +17,7 @@ import (
 // Core implements the roles of a store that are alike on all servers. Drivers
 // embed it.
 type Core struct {
+	*Ledger
 	Engine  Engine
 	Dialect *Dialect
 	Opt     store.Options
@@ -57,9 +58,19 @@ func New(e Engine, d *Dialect, opt store.Options) (*Core, error) {
 	opt.MaxEvent = cmp.Or(opt.MaxEvent, store.DefaultMaxEvent)
 	c := &Core{Engine: e, Dialect: d, Opt: opt, names: names, migrations: migrations, lockSlot: make(chan struct{}, 1)}
 	c.q = newQueries(names)
+	c.Ledger = NewLedger(LedgerDB{Rows: d.Rows, SQL: names.sql, Read: e.Read, WriteAll: c.writeAll, Partitions: c.Partitions,
+		InsertMax: insertMax, ForUpdate: d.ForUpdate, KeyHash: d.KeyHash,
+		Consumer: func(ctx context.Context, conn Conn, id store.ConsumerID) (store.Consumer, error) {
+			r, err := c.loadConsumer(ctx, conn, id)
+			return r.Consumer, err
+		}})
 	c.incarnation.Store(1)
 	return c, nil
 }
+
+// insertMax bounds the rows of one INSERT of undelivered messages, for the sake of
+// the engines' bounds on parameters.
+const insertMax = 100
 
 // Initialize creates or checks the schema, checks what the first start froze,
 // and fills in what Info tells.
@@ -97,14 +108,21 @@ func (c *Core) writeAll(ctx context.Context, op string, steps []Step) error {
 	if b, ok := c.Engine.(Batcher); ok {
 		return b.WriteAll(ctx, op, steps)
 	}
-	return c.Engine.Write(ctx, op, func(conn Conn) error {
-		for _, s := range steps {
-			if _, err := conn.Exec(ctx, s.Text, s.Args...); err != nil {
-				return err
-			}
+	return c.Engine.Write(ctx, op, func(conn Conn) error { return RunSteps(ctx, conn, steps) })
+}
+
+// RunSteps runs steps, one after the other, up to the first that goes wrong.
+func RunSteps(ctx context.Context, conn Conn, steps []Step) error {
+	for _, s := range steps {
+		n, err := conn.Exec(ctx, s.Text, s.Args...)
+		if err != nil {
+			return err
 		}
-		return nil
-	})
+		if s.Broken != nil && n != s.Rows {
+			return s.Broken
+		}
+	}
+	return nil
 }
 
 // Look begins a read of a topic's readable end.

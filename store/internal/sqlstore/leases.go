@@ -23,7 +23,7 @@ func (c *Core) Join(ctx context.Context, i store.Instance) error {
 		return err
 	}
 	return c.writeAll(ctx, "join", append(steps,
-		Step{c.q.join, []any{i.ID, i.HostName, now, i.TTL.Microseconds(), now, int64(i.MaxPartitions)}}))
+		Step{Text: c.q.join, Args: []any{i.ID, i.HostName, now, i.TTL.Microseconds(), now, int64(i.MaxPartitions)}}))
 }
 
 // Reap implements [store.Leases].
@@ -47,7 +47,7 @@ func (c *Core) reaping(ctx context.Context, op string) (steps []Step, n int, now
 		err := each(ctx, conn, c.q.lapsed, nil, func(r Rows) error {
 			var id string
 			err := r.Scan(&id)
-			steps, n = append(steps, Step{c.q.dropLapsed, []any{id}}, Step{c.q.dropStranger, []any{id}}), n+1
+			steps, n = append(steps, Step{Text: c.q.dropLapsed, Args: []any{id}}, Step{Text: c.q.dropStranger, Args: []any{id}}), n+1
 			return err
 		})
 		if err == nil && n > 0 {

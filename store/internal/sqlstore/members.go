@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -35,10 +34,10 @@ func (c *Core) Enlist(ctx context.Context, instanceID string, list []store.Enlis
 	all, some := numbers(builds), numbers(single)
 	me := []any{instanceID}
 	return c.writeAll(ctx, "enlist", []Step{
-		{c.q.lockInstance, me},
-		{c.SQL(fmt.Sprintf(delistSQL, all)), me},
-		{c.SQL(fmt.Sprintf(changedSQL, some)), me},
-		{c.SQL(fmt.Sprintf(enlistSQL, all, some)), me},
+		{Text: c.q.lockInstance, Args: me},
+		{Text: c.SQL(fmt.Sprintf(delistSQL, all)), Args: me},
+		{Text: c.SQL(fmt.Sprintf(changedSQL, some)), Args: me},
+		{Text: c.SQL(fmt.Sprintf(enlistSQL, all, some)), Args: me},
 	})
 }
 
@@ -133,14 +132,15 @@ func (c *Core) states(ctx context.Context, conn Conn) (list []store.ConsumerStat
 	err = each(ctx, conn, c.q.states, nil, func(r Rows) error {
 		var s store.ConsumerStatus
 		var state string
+		var since int64
 		var halt sql.NullString
-		if err := r.Scan(&s.ID.Type, &s.ID.Name, &s.Build, &state, &halt, &s.Epoch); err != nil {
+		if err := r.Scan(&s.ID.Type, &s.ID.Name, &s.Build, &state, &since, &halt, &s.Epoch); err != nil {
 			return err
 		}
 		s.State = store.ConsumerState(state)
 		if halt.Valid {
-			s.Halt = new(store.Halt)
-			if err := json.Unmarshal([]byte(halt.String), s.Halt); err != nil {
+			var err error
+			if s.Halt, err = HaltOf(halt.String, since); err != nil {
 				return fmt.Errorf("why %s halted does not read: %w", s.ID, err)
 			}
 		}

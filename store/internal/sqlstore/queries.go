@@ -37,7 +37,6 @@ type queries struct {
 	lowest         string
 	told           string
 	standings      string
-	halt           string
 	clearHalt      string
 	guardHolder    string
 
@@ -131,9 +130,6 @@ func newQueries(n *naming) queries {
 			FROM {{checkpoints}} c JOIN {{ownership}} o ON o.build = c.build AND o."partition" = c."partition"
 			LEFT JOIN {{members}} m ON m.instance_id = o.instance_id AND m.build = c.build AND m.topic = c.topic
 			WHERE c.build = ? ORDER BY c.topic, c."partition"`),
-		// The first halt stands, and an operator's pause is not displaced.
-		halt: n.sql(`UPDATE {{consumers}} SET state = 'halted', halt = ?, state_since_us = ?
-			WHERE type = {{?}} AND name = {{?}} AND state IN ('running', 'rebuilding')`),
 		clearHalt: n.sql(`UPDATE {{consumers}} SET state = 'running', halt = NULL, state_since_us = {{now}}
 			WHERE type = {{?}} AND name = {{?}} AND state = 'halted'`),
 		// Locks the lease against the next claim until the transaction ends. A
@@ -163,7 +159,7 @@ func newQueries(n *naming) queries {
 		dropStranger: n.sql(`DELETE FROM {{members}} WHERE instance_id = {{?}}
 			AND NOT EXISTS (SELECT 1 FROM {{instances}} i WHERE i.id = {{members}}.instance_id)`),
 		members: n.sql(`SELECT build, instance_id, topic, single_owner, read_through FROM {{members}} ORDER BY build, instance_id, topic`),
-		states:  n.sql(`SELECT type, name, live_build, state, halt, epoch FROM {{consumers}} ORDER BY type, name`),
+		states:  n.sql(`SELECT type, name, live_build, state, state_since_us, halt, epoch FROM {{consumers}} ORDER BY type, name`),
 	}
 }
 

@@ -273,6 +273,18 @@ func (v *view) Query(ctx context.Context, table string, q store.Query) (list []s
 	return list, next, err
 }
 
-func (v *view) Held(partition int, key string) (*store.UndeliveredMessage, error) { return nil, nil }
+func (v *view) Held(partition int, key string) (head *store.UndeliveredMessage, err error) {
+	err = v.use("read undelivered message", func(conn Conn) error {
+		head, err = v.core.HeldIn(v.ctx, conn, v.consumer.Build, partition, key)
+		return err
+	})
+	return head, err
+}
 
-func (v *view) CountHeld() (int64, error) { return 0, nil }
+func (v *view) CountHeld() (n int64, err error) {
+	err = v.use("count undelivered messages", func(conn Conn) error {
+		n, err = v.core.CountHeldIn(v.ctx, conn, v.consumer.Build)
+		return err
+	})
+	return n, err
+}

@@ -65,6 +65,11 @@ type Engine interface {
 type Step struct {
 	Text string
 	Args []any
+	// Broken, unless nil, is what it means if the statement, an UPDATE or a DELETE,
+	// finds another number of rows than Rows: then nothing of the transaction is
+	// stored (H1).
+	Broken error
+	Rows   int64
 }
 
 // Batcher is an engine that sends a transaction whole, with its COMMIT. One has
@@ -124,6 +129,12 @@ type Dialect struct {
 	ScriptBegin, ScriptEnd string
 	// PositionMode is frozen by the first start.
 	PositionMode string
+	// ForUpdate is what a SELECT locks rows with, where an UPDATE of many would take
+	// them in any order; "" where it goes by their key.
+	ForUpdate string
+	// KeyHash says that index entries have no room for a topic and a key: tables with
+	// both have the column key_hash.
+	KeyHash bool
 	// EndLapsed ends the sessions on the server in which instances that are not
 	// live have left a transaction open, and gives the number of those that it
 	// ended or tried to, and of those that are still there, also since their time
@@ -150,4 +161,6 @@ var _ interface {
 	store.Consumers
 	store.Leases
 	store.ReadModels
+	store.Undelivered
+	store.Operations
 } = (*Core)(nil)

@@ -91,3 +91,74 @@ CREATE TABLE {{read_model_tables}} (
     adopting      varchar(255) {{text}},
     PRIMARY KEY (name)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- Messages that could not be applied for one of their keys, with a full copy. The
+-- rows of a key in a partition are a line, in the order of their ids; those that
+-- are DEAD_LETTER hold nothing. The key is '' where it could not be told, and then
+-- there is no copy. Of data and data_bytes one is set.
+CREATE TABLE {{undelivered}} (
+    id             bigint                NOT NULL AUTO_INCREMENT,
+    build          bigint                NOT NULL,
+    position       bigint                NOT NULL,
+    sequence       bigint                NOT NULL,
+    occurred_us    bigint                NOT NULL,
+    first_us       bigint                NOT NULL,
+    last_us        bigint                NOT NULL,
+    retry_us       bigint,
+    event_id       binary(16)            NOT NULL,
+    `partition`    int                   NOT NULL,
+    unresolved     int                   NOT NULL,
+    code           int                   NOT NULL,
+    attempts       int                   NOT NULL,
+    passing        int                   NOT NULL,
+    revision       int                   NOT NULL,
+    codec_version  int                   NOT NULL,
+    topic          varchar(255) {{text}} NOT NULL,
+    `key`          varchar(255) {{text}} NOT NULL,
+    status         varchar(255) {{text}} NOT NULL,
+    reason         longtext {{text}}     NOT NULL,
+    digest         varchar(255) {{text}} NOT NULL,
+    aggregate_type varchar(255) {{text}} NOT NULL,
+    aggregate_id   varchar(255) {{text}} NOT NULL,
+    event_type     varchar(255) {{text}} NOT NULL,
+    codec          varchar(255) {{text}} NOT NULL,
+    data           longtext {{text}},
+    data_bytes     longblob,
+    metadata       longtext {{text}},
+    PRIMARY KEY (id)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+CREATE UNIQUE INDEX {{undelivered_message}} ON {{undelivered}} (build, topic, position, `partition`, `key`);
+
+-- The line: the primary key is the last part of every index.
+CREATE INDEX {{undelivered_line}} ON {{undelivered}} (build, `partition`, `key`);
+
+-- Messages that are passed over for a key of a partition, or for every key.
+CREATE TABLE {{skipped}} (
+    build       bigint                NOT NULL,
+    topic       varchar(255) {{text}} NOT NULL,
+    position    bigint                NOT NULL,
+    `partition` int                   NOT NULL,
+    `key`       varchar(255) {{text}} NOT NULL,
+    every_key   int                   NOT NULL,
+    PRIMARY KEY (build, topic, position, `partition`, `key`)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- What was done to consumers, kept for good, also of those that were dropped.
+CREATE TABLE {{consumer_history}} (
+    id            bigint                NOT NULL AUTO_INCREMENT,
+    consumer_type varchar(255) {{text}} NOT NULL,
+    consumer_name varchar(255) {{text}} NOT NULL,
+    build         bigint                NOT NULL,
+    at_us         bigint                NOT NULL,
+    actor         varchar(255) {{text}} NOT NULL,
+    action        varchar(255) {{text}} NOT NULL,
+    topic         varchar(255) {{text}} NOT NULL,
+    `partition`   int                   NOT NULL,
+    position      bigint                NOT NULL,
+    `key`         varchar(255) {{text}} NOT NULL,
+    detail        longtext {{text}}     NOT NULL,
+    PRIMARY KEY (id)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+CREATE INDEX {{consumer_history_consumer}} ON {{consumer_history}} (consumer_type, consumer_name);

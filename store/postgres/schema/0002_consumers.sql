@@ -93,3 +93,73 @@ CREATE TABLE {{read_model_tables}} (
     adopting      text,
     PRIMARY KEY (name)
 );
+
+-- Messages that could not be applied for one of their keys, with a full copy. The
+-- rows of a key in a partition are a line, in the order of their ids; those that
+-- are DEAD_LETTER hold nothing. The key is '' where it could not be told, and then
+-- there is no copy. Of data and data_bytes one is set.
+CREATE TABLE {{undelivered}} (
+    id             bigint  GENERATED ALWAYS AS IDENTITY (CACHE 1),
+    build          bigint  NOT NULL,
+    position       bigint  NOT NULL,
+    sequence       bigint  NOT NULL,
+    occurred_us    bigint  NOT NULL,
+    first_us       bigint  NOT NULL,
+    last_us        bigint  NOT NULL,
+    retry_us       bigint,
+    event_id       uuid    NOT NULL,
+    partition      integer NOT NULL,
+    unresolved     integer NOT NULL,
+    code           integer NOT NULL,
+    attempts       integer NOT NULL,
+    passing        integer NOT NULL,
+    revision       integer NOT NULL,
+    codec_version  integer NOT NULL,
+    topic          character varying(255) COLLATE "C" NOT NULL,
+    "key"          character varying(255) COLLATE "C" NOT NULL,
+    status         text    NOT NULL,
+    reason         text    NOT NULL,
+    digest         text    NOT NULL,
+    aggregate_type character varying(255) COLLATE "C" NOT NULL,
+    aggregate_id   character varying(255) COLLATE "C" NOT NULL,
+    event_type     character varying(255) COLLATE "C" NOT NULL,
+    codec          character varying(255) COLLATE "C" NOT NULL,
+    data           text,
+    data_bytes     bytea,
+    metadata       text,
+    PRIMARY KEY (id)
+);
+
+CREATE UNIQUE INDEX {{undelivered_message}} ON {{undelivered}} (build, topic, position, partition, "key");
+
+CREATE INDEX {{undelivered_line}} ON {{undelivered}} (build, partition, "key", id);
+
+-- Messages that are passed over for a key of a partition, or for every key.
+CREATE TABLE {{skipped}} (
+    build     bigint  NOT NULL,
+    topic     character varying(255) COLLATE "C" NOT NULL,
+    position  bigint  NOT NULL,
+    partition integer NOT NULL,
+    "key"     character varying(255) COLLATE "C" NOT NULL,
+    every_key integer NOT NULL,
+    PRIMARY KEY (build, topic, position, partition, "key")
+);
+
+-- What was done to consumers, kept for good, also of those that were dropped.
+CREATE TABLE {{consumer_history}} (
+    id            bigint  GENERATED ALWAYS AS IDENTITY (CACHE 1),
+    consumer_type character varying(255) COLLATE "C" NOT NULL,
+    consumer_name character varying(255) COLLATE "C" NOT NULL,
+    build         bigint  NOT NULL,
+    at_us         bigint  NOT NULL,
+    actor         text    NOT NULL,
+    action        text    NOT NULL,
+    topic         text    NOT NULL,
+    partition     integer NOT NULL,
+    position      bigint  NOT NULL,
+    "key"         text    NOT NULL,
+    detail        text    NOT NULL,
+    PRIMARY KEY (id)
+);
+
+CREATE INDEX {{consumer_history_consumer}} ON {{consumer_history}} (consumer_type, consumer_name, id);

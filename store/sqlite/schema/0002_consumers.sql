@@ -87,3 +87,72 @@ CREATE TABLE {{read_model_tables}} (
     declared      TEXT NOT NULL,
     build         INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- Messages that could not be applied for one of their keys, with a full copy. The
+-- rows of a key in a partition are a line, in the order of their ids; those that
+-- are DEAD_LETTER hold nothing. The key is '' where it could not be told, and then
+-- there is no copy. Of data and data_bytes one is set.
+CREATE TABLE {{undelivered}} (
+    id             INTEGER PRIMARY KEY AUTOINCREMENT,
+    build          INTEGER NOT NULL,
+    topic          TEXT    NOT NULL,
+    position       INTEGER NOT NULL,
+    partition      INTEGER NOT NULL,
+    key            TEXT    NOT NULL,
+    unresolved     INTEGER NOT NULL,
+    status         TEXT    NOT NULL,
+    code           INTEGER NOT NULL,
+    reason         TEXT    NOT NULL,
+    attempts       INTEGER NOT NULL,
+    passing        INTEGER NOT NULL,
+    digest         TEXT    NOT NULL,
+    first_us       INTEGER NOT NULL,
+    last_us        INTEGER NOT NULL,
+    retry_us       INTEGER,
+    event_id       BLOB    NOT NULL,
+    aggregate_type TEXT    NOT NULL,
+    aggregate_id   TEXT    NOT NULL,
+    sequence       INTEGER NOT NULL,
+    event_type     TEXT    NOT NULL,
+    revision       INTEGER NOT NULL,
+    codec          TEXT    NOT NULL,
+    codec_version  INTEGER NOT NULL,
+    occurred_us    INTEGER NOT NULL,
+    data           TEXT,
+    data_bytes     BLOB,
+    metadata       TEXT
+) STRICT;
+
+CREATE UNIQUE INDEX {{undelivered_message}} ON {{undelivered}} (build, topic, position, partition, key);
+
+-- The line: the row id is the last part of every index.
+CREATE INDEX {{undelivered_line}} ON {{undelivered}} (build, partition, key);
+
+-- Messages that are passed over for a key of a partition, or for every key.
+CREATE TABLE {{skipped}} (
+    build     INTEGER NOT NULL,
+    topic     TEXT    NOT NULL,
+    position  INTEGER NOT NULL,
+    partition INTEGER NOT NULL,
+    key       TEXT    NOT NULL,
+    every_key INTEGER NOT NULL,
+    PRIMARY KEY (build, topic, position, partition, key)
+) STRICT, WITHOUT ROWID;
+
+-- What was done to consumers, kept for good, also of those that were dropped.
+CREATE TABLE {{consumer_history}} (
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,
+    consumer_type TEXT    NOT NULL,
+    consumer_name TEXT    NOT NULL,
+    build         INTEGER NOT NULL,
+    at_us         INTEGER NOT NULL,
+    actor         TEXT    NOT NULL,
+    action        TEXT    NOT NULL,
+    topic         TEXT    NOT NULL,
+    partition     INTEGER NOT NULL,
+    position      INTEGER NOT NULL,
+    key           TEXT    NOT NULL,
+    detail        TEXT    NOT NULL
+) STRICT;
+
+CREATE INDEX {{consumer_history_consumer}} ON {{consumer_history}} (consumer_type, consumer_name);

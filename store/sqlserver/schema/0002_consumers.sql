@@ -94,3 +94,77 @@ CREATE TABLE {{read_model_tables}} (
     adopting      varchar(255) {{text}}  NULL,
     PRIMARY KEY (name)
 );
+
+-- Messages that could not be applied for one of their keys, with a full copy. The
+-- rows of a key in a partition are a line, in the order of their ids; those that
+-- are DEAD_LETTER hold nothing. The key is '' where it could not be told, and then
+-- there is no copy. Of data and data_bytes one is set. key_hash is SHA-256 of the
+-- key: topic and key have no room in one index entry.
+CREATE TABLE {{undelivered}} (
+    id             bigint                 IDENTITY(1,1) NOT NULL,
+    build          bigint                 NOT NULL,
+    position       bigint                 NOT NULL,
+    sequence       bigint                 NOT NULL,
+    occurred_us    bigint                 NOT NULL,
+    first_us       bigint                 NOT NULL,
+    last_us        bigint                 NOT NULL,
+    retry_us       bigint                 NULL,
+    event_id       binary(16)             NOT NULL,
+    key_hash       binary(32)             NOT NULL,
+    [partition]    int                    NOT NULL,
+    unresolved     int                    NOT NULL,
+    code           int                    NOT NULL,
+    attempts       int                    NOT NULL,
+    passing        int                    NOT NULL,
+    revision       int                    NOT NULL,
+    codec_version  int                    NOT NULL,
+    topic          varchar(1020) {{text}} NOT NULL,
+    [key]          varchar(1020) {{text}} NOT NULL,
+    status         varchar(255) {{text}}  NOT NULL,
+    reason         varchar(max) {{text}}  NOT NULL,
+    digest         varchar(1020) {{text}} NOT NULL,
+    aggregate_type varchar(1020) {{text}} NOT NULL,
+    aggregate_id   varchar(1020) {{text}} NOT NULL,
+    event_type     varchar(1020) {{text}} NOT NULL,
+    codec          varchar(1020) {{text}} NOT NULL,
+    data           varchar(max) {{text}}  NULL,
+    data_bytes     varbinary(max)         NULL,
+    metadata       varchar(max) {{text}}  NULL,
+    PRIMARY KEY (id)
+);
+
+CREATE UNIQUE INDEX {{undelivered_message}} ON {{undelivered}} (build, topic, position, [partition], key_hash);
+
+-- The line: the clustered key is the last part of every index.
+CREATE INDEX {{undelivered_line}} ON {{undelivered}} (build, [partition], [key]);
+
+-- Messages that are passed over for a key of a partition, or for every key.
+CREATE TABLE {{skipped}} (
+    build       bigint                 NOT NULL,
+    topic       varchar(1020) {{text}} NOT NULL,
+    position    bigint                 NOT NULL,
+    [partition] int                    NOT NULL,
+    [key]       varchar(1020) {{text}} NOT NULL,
+    key_hash    binary(32)             NOT NULL,
+    every_key   int                    NOT NULL,
+    PRIMARY KEY NONCLUSTERED (build, topic, position, [partition], key_hash)
+);
+
+-- What was done to consumers, kept for good, also of those that were dropped.
+CREATE TABLE {{consumer_history}} (
+    id            bigint                 IDENTITY(1,1) NOT NULL,
+    consumer_type varchar(680) {{text}}  NOT NULL,
+    consumer_name varchar(1020) {{text}} NOT NULL,
+    build         bigint                 NOT NULL,
+    at_us         bigint                 NOT NULL,
+    actor         varchar(1020) {{text}} NOT NULL,
+    action        varchar(255) {{text}}  NOT NULL,
+    topic         varchar(1020) {{text}} NOT NULL,
+    [partition]   int                    NOT NULL,
+    position      bigint                 NOT NULL,
+    [key]         varchar(1020) {{text}} NOT NULL,
+    detail        varchar(max) {{text}}  NOT NULL,
+    PRIMARY KEY (id)
+);
+
+CREATE INDEX {{consumer_history_consumer}} ON {{consumer_history}} (consumer_type, consumer_name);

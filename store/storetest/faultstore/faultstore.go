@@ -375,6 +375,80 @@ func (s *Store) inside(b *store.Batch) (*store.Batch, error) {
 	return &inner, nil
 }
 
+// Heads implements [store.Undelivered].
+func (s *Store) Heads(ctx context.Context, build int64, partitions []int) ([]store.Head, error) {
+	return readOf(s, "Heads", func() ([]store.Head, error) { return s.inner.Heads(ctx, build, partitions) })
+}
+
+// Line implements [store.Undelivered].
+func (s *Store) Line(ctx context.Context, build int64, partition int, key string, after int64, limit int) ([]store.UndeliveredMessage, error) {
+	return readOf(s, "Line", func() ([]store.UndeliveredMessage, error) {
+		return s.inner.Line(ctx, build, partition, key, after, limit)
+	})
+}
+
+// Skips implements [store.Undelivered].
+func (s *Store) Skips(ctx context.Context, build int64, topic string, after int64) ([]store.Skip, error) {
+	return readOf(s, "Skips", func() ([]store.Skip, error) { return s.inner.Skips(ctx, build, topic, after) })
+}
+
+// SweepSkips implements [store.Undelivered].
+func (s *Store) SweepSkips(ctx context.Context, build int64) (int, error) {
+	return written(s, "SweepSkips", func() (int, error) { return s.inner.SweepSkips(ctx, build) })
+}
+
+// CountUndelivered implements [store.Undelivered].
+func (s *Store) CountUndelivered(ctx context.Context) (map[store.ConsumerID]map[store.UndeliveredStatus]int64, error) {
+	return readOf(s, "CountUndelivered", func() (map[store.ConsumerID]map[store.UndeliveredStatus]int64, error) {
+		return s.inner.CountUndelivered(ctx)
+	})
+}
+
+// ListUndelivered implements [store.Undelivered].
+func (s *Store) ListUndelivered(ctx context.Context, q store.UndeliveredQuery) ([]store.UndeliveredMessage, error) {
+	return readOf(s, "ListUndelivered", func() ([]store.UndeliveredMessage, error) { return s.inner.ListUndelivered(ctx, q) })
+}
+
+// UndeliveredMessage implements [store.Undelivered].
+func (s *Store) UndeliveredMessage(ctx context.Context, id store.ConsumerID, row int64) (store.UndeliveredMessage, error) {
+	return readOf(s, "UndeliveredMessage", func() (store.UndeliveredMessage, error) { return s.inner.UndeliveredMessage(ctx, id, row) })
+}
+
+// History implements [store.Undelivered].
+func (s *Store) History(ctx context.Context, id store.ConsumerID, after int64, limit int) ([]store.HistoryEntry, error) {
+	return readOf(s, "History", func() ([]store.HistoryEntry, error) { return s.inner.History(ctx, id, after, limit) })
+}
+
+// Pause implements [store.Operations].
+func (s *Store) Pause(ctx context.Context, id store.ConsumerID, actor string) error {
+	return s.write("Pause", func() error { return s.inner.Pause(ctx, id, actor) })
+}
+
+// Resume implements [store.Operations].
+func (s *Store) Resume(ctx context.Context, id store.ConsumerID, pastPoison int64, actor string) error {
+	return s.write("Resume", func() error { return s.inner.Resume(ctx, id, pastPoison, actor) })
+}
+
+// Reset implements [store.Operations].
+func (s *Store) Reset(ctx context.Context, id store.ConsumerID, topic string, position int64, actor string) error {
+	return s.write("Reset", func() error { return s.inner.Reset(ctx, id, topic, position, actor) })
+}
+
+// Drop implements [store.Operations].
+func (s *Store) Drop(ctx context.Context, id store.ConsumerID, actor string) error {
+	return s.write("Drop", func() error { return s.inner.Drop(ctx, id, actor) })
+}
+
+// RetryUndelivered implements [store.Operations].
+func (s *Store) RetryUndelivered(ctx context.Context, id store.ConsumerID, sel store.Selection, a store.Action) (store.Decision, error) {
+	return written(s, "RetryUndelivered", func() (store.Decision, error) { return s.inner.RetryUndelivered(ctx, id, sel, a) })
+}
+
+// DeleteUndelivered implements [store.Operations].
+func (s *Store) DeleteUndelivered(ctx context.Context, id store.ConsumerID, sel store.Selection, a store.Action) (store.Decision, error) {
+	return written(s, "DeleteUndelivered", func() (store.Decision, error) { return s.inner.DeleteUndelivered(ctx, id, sel, a) })
+}
+
 // LoadRows implements [store.ReadModels].
 func (s *Store) LoadRows(ctx context.Context, t store.TableRef, keys []store.RowKey) ([]store.StoredRow, error) {
 	return readOf(s, "LoadRows", func() ([]store.StoredRow, error) { return s.inner.LoadRows(ctx, t, keys) })
@@ -435,6 +509,14 @@ func (v *view) Get(ctx context.Context, table string, key store.RowKey) (store.S
 
 func (v *view) Children(ctx context.Context, table, key, after string, limit int) ([]store.StoredRow, error) {
 	return readOf(v.s, "View.Children", func() ([]store.StoredRow, error) { return v.ReadView.Children(ctx, table, key, after, limit) })
+}
+
+func (v *view) Held(partition int, key string) (*store.UndeliveredMessage, error) {
+	return readOf(v.s, "View.Held", func() (*store.UndeliveredMessage, error) { return v.ReadView.Held(partition, key) })
+}
+
+func (v *view) CountHeld() (int64, error) {
+	return readOf(v.s, "View.CountHeld", func() (int64, error) { return v.ReadView.CountHeld() })
 }
 
 func (v *view) Query(ctx context.Context, table string, q store.Query) (rows []store.StoredRow, next string, err error) {
