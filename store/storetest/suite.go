@@ -74,6 +74,8 @@ func groups() []group {
 		{"Settle", settleCases},
 		{"Value", valueCases},
 		{"ReadModel", readModelCases},
+		{"Undelivered", undeliveredCases},
+		{"Operation", operationCases},
 		{"Random", randomCases},
 	}
 }
