@@ -101,6 +101,8 @@ func (s *Store) Apply(ctx context.Context, b *store.Batch) error {
 		return store.ErrFenced
 	case errCheckpoint:
 		return store.ErrCheckpointMoved
+	case errRetry:
+		return store.ErrRetryMoved
 	}
 	if class, _ := classOf(err); class == sqlstore.Data || class == sqlstore.Duplicate {
 		return s.refused(ctx, b, w, err)
@@ -120,8 +122,20 @@ func (s *Store) refused(ctx context.Context, b *store.Batch, w *writes, refusal 
 	case at.from != len(b.Checkpoints):
 		return store.ErrCheckpointMoved
 	}
+	if len(b.Retries) > 0 {
+		switch at, err := s.retried(ctx, "apply", b); {
+		case err != nil:
+			return err
+		case at.asRead != len(b.Retries):
+			return store.ErrRetryMoved
+		}
+	}
 	e, _ := serverError(refusal)
-	return &store.DataError{Table: w.tableAt(int(e.LineNo)), Err: &dataError{e}}
+	table := w.tableAt(int(e.LineNo))
+	if table == kept {
+		return (&sqlstore.KeptError{Err: &dataError{e}}).Final()
+	}
+	return &store.DataError{Table: table, Err: &dataError{e}}
 }
 
 // guardArgs are the arguments that every batch of an apply has.
@@ -182,6 +196,13 @@ func (s *Store) standing(ctx context.Context, op string, b *store.Batch) (at sta
 func (s *Store) Settle(ctx context.Context, b *store.Batch) (store.Outcome, error) {
 	if err := rules.CheckBatch(b); err != nil {
 		return store.OutcomeLost, err
+	}
+	if len(b.Checkpoints) == 0 && len(b.Retries) > 0 {
+		at, err := s.retried(ctx, "settle", b)
+		if err != nil || !at.held {
+			return store.OutcomeLost, err
+		}
+		return sqlstore.OutcomeOf(b, at.done, at.same), nil
 	}
 	at, err := s.standing(ctx, "settle", b)
 	switch n := len(b.Checkpoints); {
@@ -266,12 +287,20 @@ func (s *Store) writes(b *store.Batch) (*writes, error) {
 		w.add(sec.plan.Table.Name, sec.stage())
 		sections = append(sections, sec)
 	}
+	if err := w.stageKept(b); err != nil {
+		return nil, err
+	}
 	w.add("", s.q.applyHold)
 	for _, sec := range sections {
 		w.add(sec.plan.Table.Name, sec.deletes())
 	}
 	for _, sec := range sections {
 		w.add(sec.plan.Table.Name, sec.upserts())
+	}
+	w.writeKept(b)
+	w.add("", s.q.applyMove)
+	if b.Halt != nil {
+		w.add(kept, s.q.haltBatch)
 	}
 	w.add("", s.q.applyEnd)
 	return w, nil

@@ -275,6 +275,9 @@ func (c *emulatedConn) columns() (*reply, error) {
 	for i, row := range r.rows {
 		typ := strings.Replace(row[1].(string), "_text", "", 1)
 		base, _, _ := strings.Cut(typ, "(")
+		if base == "integer" { // numbered by the database
+			base, row[2], row[3] = "bigint", int64(1), int64(1)
+		}
 		var a, b int64
 		if m := sizes.FindStringSubmatch(typ); m != nil {
 			a, _ = strconv.ParseInt(m[1], 10, 64)
@@ -299,7 +302,7 @@ func (c *emulatedConn) columns() (*reply, error) {
 func (c *emulatedConn) indexes() (*reply, error) {
 	return c.query(`SELECT CASE WHEN i.origin = 'pk' THEN 'PK' ELSE i.name END, i."unique", i.origin = 'pk' OR x.name = 'ph_row', '', x.name
 		FROM pragma_index_list(:p1) i, pragma_index_xinfo(i.name) x WHERE x.key
-		UNION ALL SELECT 'PK', 1, 1, '', name FROM pragma_table_info(:p1) WHERE pk = 1 AND type = 'x'`)
+		UNION ALL SELECT 'PK', 1, 1, '', name FROM pragma_table_info(:p1) WHERE pk = 1 AND type = 'INTEGER'`)
 }
 
 // block is IF … BEGIN … END with what it holds.

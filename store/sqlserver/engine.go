@@ -139,17 +139,24 @@ func (e *engine) WriteAll(ctx context.Context, op string, steps []sqlstore.Step)
 	b.WriteString(batchHead + "\nBEGIN TRANSACTION;\n")
 	var args []any
 	taken := 0
-	for _, s := range steps {
+	for i, s := range steps {
 		text, named, err := bindAfter(taken, s.Text, s.Args)
 		if err != nil {
 			return fmt.Errorf("%s: %w", op, err)
 		}
 		b.WriteString(text + ";\n")
+		if s.Broken != nil {
+			fmt.Fprintf(&b, "IF @@ROWCOUNT <> %d\nBEGIN\n  THROW %d, N'what the transaction relies on has changed', 1;\nEND;\n", s.Rows, errStep+i)
+		}
 		args = append(args, named...)
 		taken += len(s.Args)
 	}
 	b.WriteString("COMMIT TRANSACTION;\n")
-	return e.batch(ctx, op, b.String(), args, nil, nil)
+	err := e.batch(ctx, op, b.String(), args, nil, nil)
+	if i := int(number(err)) - errStep; i >= 0 && i < len(steps) && steps[i].Broken != nil {
+		return steps[i].Broken
+	}
+	return err
 }
 
 // query runs a query outside of a transaction and hands over its rows, one by

@@ -23,6 +23,9 @@ const (
 	errFenced     = 51304 // a lease is no longer held
 	errCheckpoint = 51305 // a checkpoint or the epoch is another
 	errJoined     = 51306 // an instance has not joined
+	errRetry      = 51307 // an undelivered message is another than it was read as
+	errStep       = 51400 // and up: the guard of this step of a transaction
+	errStepMax    = 59999
 )
 
 // unmapped is the number that Babelfish gives to every error of PostgreSQL for
@@ -46,7 +49,7 @@ func serverError(err error) (mssql.Error, bool) {
 		return e, false
 	}
 	for _, first := range e.All {
-		if _, known := classes[first.Number]; known || first.Number >= errVersion && first.Number <= errJoined {
+		if _, known := classes[first.Number]; known || first.Number >= errVersion && first.Number <= errStepMax {
 			return first, true
 		}
 	}

@@ -3,10 +3,7 @@ package sqlserver
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
-
-	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/projhost/projhost/store"
 	"github.com/projhost/projhost/store/internal/rules"
@@ -80,8 +77,7 @@ DELETE FROM {{members}} WHERE instance_id = ` + instanceSQL + `;
 COMMIT TRANSACTION;
 `
 
-	// A lease that was released has no instance, whatever its generation. The
-	// first halt stands, and an operator's pause is not displaced.
+	// A lease that was released has no instance, whatever its generation.
 	haltSQL = declareNowSQL + `BEGIN TRANSACTION;
 UPDATE {{ownership}} SET generation = generation
 WHERE build = @build AND [partition] = @partition AND generation = @generation AND instance_id IS NOT NULL
@@ -91,10 +87,7 @@ IF @@ROWCOUNT <> 1
 BEGIN
   THROW 51304, N'a lease is no longer held', 1;
 END;
-UPDATE {{consumers}} SET state = 'halted', halt = CAST(@halt COLLATE ` + collation + ` AS varchar(max)), state_since_us = @now
-WHERE type = CAST(@type COLLATE ` + collation + ` AS varchar(1020)) AND name = CAST(@name COLLATE ` + collation + ` AS varchar(1020))
- AND state IN ('running', 'rebuilding');
-COMMIT TRANSACTION;
+` + haltConsumerSQL + `COMMIT TRANSACTION;
 `
 
 	clearHaltSQL = declareNowSQL + `BEGIN TRANSACTION;
@@ -104,8 +97,6 @@ SELECT @@ROWCOUNT;
 COMMIT TRANSACTION;
 `
 )
-
-func named(name, text string) sql.NamedArg { return sql.Named(name, mssql.NVarCharMax(text)) }
 
 // Claim implements [store.Leases].
 //
@@ -186,12 +177,12 @@ func (s *Store) Halt(ctx context.Context, id store.ConsumerID, lease store.Lease
 			return err
 		}
 	}
-	text, err := json.Marshal(h)
+	args, err := haltArgs(&h)
 	if err != nil {
 		return err
 	}
-	args := []any{sql.Named("build", lease.Build), sql.Named("partition", int64(lease.Partition)), sql.Named("generation", lease.Generation),
-		named("type", id.Type), named("name", id.Name), named("halt", string(text))}
+	args = append(args, sql.Named("build", lease.Build), sql.Named("partition", int64(lease.Partition)), sql.Named("generation", lease.Generation),
+		named("type", id.Type), named("name", id.Name))
 	err = s.engine.batch(ctx, op, s.q.halt, args, nil, nil)
 	if number(err) == errFenced {
 		return store.ErrFenced

@@ -14,8 +14,14 @@ type queries struct {
 	snapshot   string
 	applyBegin string
 	applyHold  string
+	applyMove  string
 	applyEnd   string
 	standing   string
+	retry      string
+	record     string
+	skip       string
+	haltBatch  string
+	retried    string
 	claim      string
 	release    string
 	leave      string
@@ -36,8 +42,14 @@ func newQueries(c *sqlstore.Core) queries {
 		snapshot:   c.SQL(snapshotSQL),
 		applyBegin: c.SQL(batchHead + "\n" + stageLeasesSQL + stageMovesSQL),
 		applyHold:  c.SQL("BEGIN TRANSACTION;\n" + holdLeasesSQL + guardLeasesSQL),
-		applyEnd:   c.SQL(moveCheckpointsSQL + "COMMIT TRANSACTION;\n"),
+		applyMove:  c.SQL(moveCheckpointsSQL),
+		applyEnd:   "COMMIT TRANSACTION;\n",
 		standing:   c.SQL(standingSQL),
+		retry:      c.SQL(retrySQL),
+		record:     c.SQL(recordSQL),
+		skip:       c.SQL(skipSQL),
+		haltBatch:  c.SQL(haltConsumerSQL),
+		retried:    c.SQL(retriedSQL),
 		claim:      c.SQL(claimSQL),
 		release:    c.SQL(releaseSQL),
 		leave:      c.SQL(leaveSQL),

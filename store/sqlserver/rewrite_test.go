@@ -33,6 +33,7 @@ var (
 	outerApply = regexp.MustCompile(`(?s)^(SELECT .*?)\s+FROM (\S+) AS t\s+OUTER APPLY \(\s*SELECT TOP \(@limit\) v\.\* FROM (\S+) AS v\s+WHERE (.*?) ORDER BY v\.position\s*\) AS e\s+WHERE (.*) ORDER BY e\.position$`)
 	keyTail    = regexp.MustCompile(`PRIMARY KEY (?:NONCLUSTERED )?\(\[ph_row\]\)`)
 	computed   = regexp.MustCompile(`(\[?\w+\]?) AS (ph_hash\([^)]*\))(?: PERSISTED NOT NULL)?`)
+	identity   = regexp.MustCompile(`(\w+)\s+bigint\s+IDENTITY\(1,1\) NOT NULL`)
 	include    = regexp.MustCompile(` INCLUDE \([^)]*\)`)
 )
 
@@ -113,6 +114,10 @@ func (c *emulatedConn) statement(s string) (*reply, error) {
 		s = computed.ReplaceAllString(common(s), "$1 BLOB NOT NULL GENERATED ALWAYS AS ($2) STORED")
 		s = keyTail.ReplaceAllString(s, "UNIQUE ([ph_row])")
 		s = strings.ReplaceAll(s, "PRIMARY KEY NONCLUSTERED", "PRIMARY KEY")
+		if m := identity.FindStringSubmatch(s); m != nil {
+			s = identity.ReplaceAllString(s, "$1 INTEGER PRIMARY KEY AUTOINCREMENT")
+			s = strings.Replace(s, ",\n    PRIMARY KEY ("+m[1]+")", "", 1)
+		}
 		_, err := c.c.ExecContext(context.Background(), s, nil)
 		return &reply{}, translated(err, c.line)
 	case strings.HasPrefix(s, "CREATE OR ALTER VIEW"):

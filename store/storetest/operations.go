@@ -165,6 +165,7 @@ func operationPastUnresolved(t *testing.T, d *db) {
 	require.NoError(t, d.Resume(d.ctx(), l.c.ID, l.undeliveredAt(5).ID, ops))
 	require.Empty(t, l.undelivered())
 	require.Equal(t, []store.Skip{{Topic: store.EventsTopic, Partition: 3, Position: 5, EveryKey: true}}, l.skips())
+	require.Equal(t, `{"every_key":true}`, l.history(store.ActionSkip)[0].Detail)
 }
 
 func operationReset(t *testing.T, d *db) {
@@ -173,6 +174,8 @@ func operationReset(t *testing.T, d *db) {
 		d.append("account", "a", store.AnyVersion, event("E"))
 	}
 	d.all() // the mark has reached them
+	topic, err := d.Topic(d.ctx(), store.EventsTopic)
+	require.NoError(t, err)
 	l := d.lane("i")
 	l.held(3, record(store.StatusFailed, 0, "a", 2))
 	l.apply(l.batch(8, 1))
@@ -191,11 +194,11 @@ func operationReset(t *testing.T, d *db) {
 	require.Equal(t, []any{ops, store.EventsTopic, int64(5), -1}, []any{entries[0].Actor, entries[0].Topic, entries[0].Position, entries[0].Partition})
 
 	kept := l.requireKept()
-	requireInvalid(t, d.Reset(d.ctx(), l.c.ID, store.EventsTopic, 11, ops), "bad_request", -1)
+	requireInvalid(t, d.Reset(d.ctx(), l.c.ID, store.EventsTopic, topic.HighWaterMark+1, ops), "bad_request", -1)
 	requireInvalid(t, d.Reset(d.ctx(), l.c.ID, store.EventsTopic, -1, ops), "bad_request", -1)
 	require.ErrorIs(t, d.Reset(d.ctx(), l.c.ID, "another", 1, ops), store.ErrNotFound)
 	kept()
-	require.NoError(t, d.Reset(d.ctx(), l.c.ID, store.EventsTopic, 10, ops))
+	require.NoError(t, d.Reset(d.ctx(), l.c.ID, store.EventsTopic, topic.HighWaterMark, ops))
 }
 
 // each is a lane with a row of each kind, by position.

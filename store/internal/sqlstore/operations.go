@@ -258,8 +258,8 @@ func (l *Ledger) remove(c *store.Consumer, rows []chosen, was store.UndeliveredS
 		of := ` FROM {{undelivered}} u WHERE u.build = ? AND u.id IN (` + numbers(chunk) + `)
  AND NOT EXISTS (SELECT 1 FROM {{skipped}} k WHERE k.build = u.build AND k.topic = u.topic AND k.position = u.position AND k."partition" = u."partition" AND k."key" = u."key")`
 		steps = append(steps,
-			Step{Args: []any{c.ID.Type, c.ID.Name, actor, store.ActionSkip, c.Build}, Text: l.db.SQL(`INSERT INTO {{consumer_history}} (` + historyColumns + `)
- SELECT ?, ?, u.build, {{now}}, ?, ?, u.topic, u."partition", u.position, u."key", CASE WHEN u.unresolved = 1 THEN '{"every_key":true}' ELSE '{}' END` + of)},
+			Step{Args: []any{c.ID.Type, c.ID.Name, actor, store.ActionSkip, SkipDetail(true), SkipDetail(false), c.Build}, Text: l.db.SQL(`INSERT INTO {{consumer_history}} (` + historyColumns + `)
+ SELECT ?, ?, u.build, {{now}}, ?, ?, u.topic, u."partition", u.position, u."key", CASE WHEN u.unresolved = 1 THEN ? ELSE ? END` + of)},
 			Step{Args: []any{c.Build}, Text: l.db.SQL(`INSERT INTO {{skipped}} (build, topic, position, "partition", "key", every_key` + l.keyHash + `)
  SELECT u.build, u.topic, u.position, u."partition", u."key", u.unresolved` + l.keyHash + of)})
 		text, args := `DELETE FROM {{undelivered}} WHERE build = ? AND id IN (`+numbers(chunk)+`)`, []any{c.Build}

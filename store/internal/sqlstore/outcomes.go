@@ -130,18 +130,22 @@ func (l *Ledger) RecordSteps(b *store.Batch) (steps []Step) {
 	for i := range b.Skips {
 		s := &b.Skips[i]
 		place := []any{b.Build, s.Topic, s.Position, int64(s.Partition), s.Key}
-		detail := "{}"
-		if s.EveryKey {
-			detail = `{"every_key":true}`
-		}
 		known := l.db.SQL(`INSERT INTO {{consumer_history}} (` + historyColumns + `) SELECT ?, ?, ?, {{now}}, ?, ?, ?, ?, ?, ?, ? FROM (SELECT 1 AS one) s
  WHERE NOT EXISTS (SELECT 1 FROM {{skipped}} k WHERE k.build = ? AND k.topic = {{?}} AND k.position = ? AND k."partition" = ? AND k."key" = {{?}})`)
 		steps = append(steps,
 			Step{Text: known, Args: append([]any{b.Consumer.Type, b.Consumer.Name, b.Build, hostActor, store.ActionSkip, s.Topic, int64(s.Partition),
-				s.Position, s.Key, detail}, place...)},
+				s.Position, s.Key, SkipDetail(s.EveryKey)}, place...)},
 			Step{Text: l.q.skip, Args: slices.Concat(place, []any{flag(s.EveryKey)}, place)})
 	}
 	return steps
+}
+
+// SkipDetail is what the history tells of a skip besides its place.
+func SkipDetail(everyKey bool) string {
+	if everyKey {
+		return `{"every_key":true}`
+	}
+	return "{}"
 }
 
 // hostActor is who decides what a lane does.
