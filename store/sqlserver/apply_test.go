@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	mssql "github.com/microsoft/go-mssqldb"
 	"github.com/stretchr/testify/require"
@@ -16,6 +17,7 @@ import (
 	"github.com/projhost/projhost/abi"
 	"github.com/projhost/projhost/readmodel"
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/sqlstore"
 )
 
 // someTables has a column of each kind, unique columns, and children.
@@ -130,6 +132,127 @@ func TestTextOfABatchDoesNotDependOnItsRows(t *testing.T) {
 	}
 	require.NoError(t, s.Apply(t.Context(), b))
 	require.Equal(t, srv.log[0].text, srv.log[1].text)
+}
+
+// keptBatch is someBatch with messages that were not applied, and a halt.
+func keptBatch(t testing.TB, s *Store) *store.Batch {
+	b := someBatch(t, s)
+	e := &store.Event{Position: 149, ID: store.ID{1}, AggregateType: "a", AggregateID: "ä", Sequence: 2, Type: "E", Codec: "json", CodecVersion: 1,
+		Data: []byte(`{"a": "\u2028"}`), OccurredUS: 5}
+	raw := *e
+	raw.Codec, raw.Data, raw.Metadata = "raw", []byte{0, 255}, []byte(`{}`)
+	then := store.Record{Status: store.StatusDeadLetterKey, Code: 102, Reason: "why", Attempts: 6, Passing: 1, Digest: "sha256:0"}
+	b.Retries = []store.Retry{{ID: 4, Partition: 3, Status: store.StatusFailed, Attempts: 5, Then: &then, Line: store.StatusDeadLetterKey},
+		{ID: 9, Partition: 9, Status: store.StatusWaiting}}
+	b.Records = []store.Record{
+		{Topic: "events", Partition: 3, Key: "k", Status: store.StatusFailed, Code: 102, Reason: "why\x00", Attempts: 1, RetryIn: time.Second, Digest: "sha256:0", Event: e},
+		{Topic: "events", Partition: 9, Key: "k", Status: store.StatusWaiting, Event: &raw},
+		{Topic: "events", Partition: 9, Unresolved: true, Status: store.StatusHalted, Event: e},
+	}
+	b.Skips = []store.Skip{{Topic: "events", Partition: 3, Position: 7, Key: "k"}, {Topic: "events", Partition: 3, Position: 7, Key: "k"},
+		{Topic: "events", Partition: 9, Position: 8, EveryKey: true}}
+	b.Halt = &store.Halt{Reason: store.HaltApplyError, Topic: "events", Position: 149, Partition: 9}
+	return b
+}
+
+func TestApplyKeepsInTheSameBatch(t *testing.T) {
+	t.Parallel()
+	s, srv := openFake(t, nil)
+	require.NoError(t, s.Apply(t.Context(), keptBatch(t, s)))
+	require.Len(t, srv.log, 1, "nothing is left to the client between BEGIN and COMMIT")
+	e := srv.log[0]
+	golden(t, "apply_kept.sql", e.text)
+	var args strings.Builder
+	for _, name := range []string{"retried", "recorded", "skipping", "type", "name", "halt", "halt_topic", "halt_partition", "halt_position", "halt_key"} {
+		require.Contains(t, e.args, name)
+		fmt.Fprintf(&args, "@%s %T\n%v\n\n", name, e.args[name], e.args[name])
+	}
+	golden(t, "apply_kept_args.txt", args.String())
+	last := -1
+	for _, step := range []string{
+		"OPENJSON(@retried)", "OPENJSON(@recorded)", "OPENJSON(@skipping)", "BEGIN TRANSACTION;", "THROW 51304", "INSERT INTO [users__b7]",
+		"UPDATE u SET u.status = r.line", "DELETE u FROM @retries", "UPDATE u SET u.status = r.becomes", "THROW 51307", "INSERT INTO [ph_undelivered]",
+		"INSERT INTO [ph_skipped]", "UPDATE c SET c.position", "THROW 51305", "UPDATE [ph_consumers]", "COMMIT TRANSACTION;",
+	} {
+		i := strings.Index(e.text, step)
+		require.Greater(t, i, last, step)
+		last = i
+	}
+	require.NotRegexp(t, regexp.MustCompile(`(?m)^(UPDATE|DELETE)[^;]* (INNER|LEFT) JOIN `), e.text, "a join without an order scans, and locks what it scans")
+}
+
+func TestApplyTellsWhatTheServerRefusedToKeep(t *testing.T) {
+	t.Parallel()
+	retriedRow := func(asRead int64) *reply { return rows([]driver.Value{int64(2), int64(0), int64(2), asRead}) }
+	for name, c := range map[string]struct {
+		number int32
+		asRead int64
+		want   func(t *testing.T, err error)
+	}{
+		"moved":       {errRetry, 2, is(store.ErrRetryMoved)},
+		"twice":       {2627, 2, isTransient(false)},
+		"too long":    {2628, 2, isTransient(false)},
+		"moved twice": {2627, 1, is(store.ErrRetryMoved)},
+	} {
+		s, srv := openFake(t, nil)
+		b := keptBatch(t, s)
+		w, err := s.writes(b)
+		require.NoError(t, err)
+		line := 1 + strings.Count(w.text()[:strings.Index(w.text(), "INSERT INTO [ph_undelivered]")], "\n")
+		srv.answer = func(e sent) (*reply, error) {
+			switch {
+			case isStanding(e):
+				return standingRow(2, 2, 0), nil
+			case e.text == s.q.retried:
+				return retriedRow(c.asRead), nil
+			}
+			failed := failure(c.number).(mssql.Error)
+			failed.LineNo = int32(line)
+			failed.All[0].LineNo = int32(line)
+			return nil, failed
+		}
+		err = s.Apply(t.Context(), b)
+		c.want(t, err)
+		var data *store.DataError
+		require.False(t, errors.As(err, &data), "%s: no message is to blame", name)
+	}
+}
+
+func TestSettleOfRetries(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		held, done, same int64
+		want             store.Outcome
+	}{
+		"done":       {2, 2, 0, store.OutcomeCommitted},
+		"not done":   {2, 0, 2, store.OutcomeNotCommitted},
+		"half":       {2, 1, 1, store.OutcomeLost},
+		"lease gone": {1, 2, 0, store.OutcomeLost},
+	} {
+		s, srv := openFake(t, func(sent) (*reply, error) { return rows([]driver.Value{c.held, c.done, c.same, c.same}), nil })
+		b := keptBatch(t, s)
+		b.Checkpoints = nil
+		got, err := s.Settle(t.Context(), b)
+		require.NoError(t, err)
+		require.Equal(t, c.want, got, name)
+		require.Len(t, srv.log, 1)
+		golden(t, "retried.sql", srv.log[0].text)
+	}
+}
+
+// Every guard of a transaction of steps is an error in it (H1).
+func TestStepsThrow(t *testing.T) {
+	t.Parallel()
+	s, srv := openFake(t, nil)
+	broken := errors.New("broken")
+	steps := []sqlstore.Step{{Text: "UPDATE a SET b = @p1", Args: []any{int64(1)}, Broken: errors.New("another"), Rows: 1}, {Text: "SELECT 1"},
+		{Text: "DELETE FROM a WHERE c = @p1", Args: []any{"x"}, Broken: broken, Rows: 7}}
+	srv.answer = func(e sent) (*reply, error) {
+		require.Contains(t, e.text, "IF @@ROWCOUNT <> 7\nBEGIN\n  THROW 51402")
+		return nil, failure(errStep + 2)
+	}
+	require.ErrorIs(t, s.engine.WriteAll(t.Context(), "steps", steps), broken)
+	require.Len(t, srv.log, 1)
 }
 
 // H1, H39: guards throw, and locks are taken in the one order: ownership, rows,

@@ -24,7 +24,7 @@ type column struct {
 
 var (
 	tableLine  = regexp.MustCompile(`^CREATE TABLE \{\{(\w+)\}\} \($`)
-	columnLine = regexp.MustCompile(`^    \[?(\w+)\]? +(\w+)(?:\((\w+)\))?(?: \{\{(text)\}\})?(?: +(NOT NULL|NULL))(?: (DEFAULT \d))?,$`)
+	columnLine = regexp.MustCompile(`^    \[?(\w+)\]? +(\w+)(?:\((\w+)\))?(?: \{\{(text)\}\})?(?: +(NOT NULL|NULL))(?: (DEFAULT \d|IDENTITY\(1,1\)))?,$`)
 	keyLine    = regexp.MustCompile(`^    PRIMARY KEY (?:NONCLUSTERED )?\(([^)]+)\)$`)
 	indexLine  = regexp.MustCompile(`^CREATE (UNIQUE )?INDEX \{\{(\w+)\}\} ON \{\{(\w+)\}\} \(([^)]+)\);$`)
 )
@@ -179,7 +179,7 @@ func TestSchemaIsWhatTheCatalogueTells(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, store.Info{Driver: "sqlserver", ServerVersion: "16.0.4135.4", SchemaVersion: len(migrations(t)),
 		Partitions: 256, Hash: store.PartitionHash, PositionMode: "counter"}, info)
-	require.Len(t, readCatalogue(t).columns, 13)
+	require.Len(t, readCatalogue(t).columns, 16)
 
 	sound := boot(t, nil)
 	srv.answer = func(e sent) (*reply, error) {

@@ -70,10 +70,10 @@ END;
 INSERT INTO @records (ord, topic, position, [partition], [key], key_hash, unresolved, status, code, reason, attempts, passing, digest, due_in,
  event_id, aggregate_type, aggregate_id, sequence, event_type, revision, codec, codec_version, occurred_us, data, data_bytes, metadata)
 SELECT j.o, j.t, j.f, j.p, j.k, CONVERT(binary(32), j.h, 2), j.u, j.s, j.c, j.r, j.a, j.b, j.d, j.w,
- CONVERT(binary(16), j.i, 2), j.at, j.ai, j.q, j.et, j.v, j.cn, j.cv, j.ou, j.dt, CONVERT(varbinary(max), j.db, 2), j.md
+ CONVERT(binary(16), j.i, 2), j.gt, j.gi, j.q, j.et, j.v, j.cn, j.cv, j.ou, j.dt, CONVERT(varbinary(max), j.db, 2), j.md
 FROM OPENJSON(@recorded) WITH (o int '$.o', t nvarchar(510) '$.t', f bigint '$.f', p int '$.p', k nvarchar(510) '$.k', h nvarchar(64) '$.h', u int '$.u',
  s nvarchar(60) '$.s', c int '$.c', r nvarchar(max) '$.r', a int '$.a', b int '$.b', d nvarchar(510) '$.d', w bigint '$.w', i nvarchar(32) '$.i',
- at nvarchar(510) '$.at', ai nvarchar(510) '$.ai', q bigint '$.q', et nvarchar(510) '$.et', v int '$.v', cn nvarchar(510) '$.cn', cv int '$.cv',
+ gt nvarchar(510) '$.gt', gi nvarchar(510) '$.gi', q bigint '$.q', et nvarchar(510) '$.et', v int '$.v', cn nvarchar(510) '$.cn', cv int '$.cv',
  ou bigint '$.ou', dt nvarchar(max) '$.dt', db nvarchar(max) '$.db', md nvarchar(max) '$.md') AS j;
 `
 
@@ -207,8 +207,8 @@ func recordsArg(b *store.Batch) sql.NamedArg {
 			j.int("w", r.RetryIn.Microseconds())
 		}
 		j.bytes("i", e.ID[:])
-		j.string("at", e.AggregateType)
-		j.string("ai", e.AggregateID)
+		j.string("gt", e.AggregateType)
+		j.string("gi", e.AggregateID)
 		j.int("q", e.Sequence)
 		j.string("et", e.Type)
 		j.int("v", int64(e.Revision))

@@ -33,7 +33,7 @@ var (
 	outerApply = regexp.MustCompile(`(?s)^(SELECT .*?)\s+FROM (\S+) AS t\s+OUTER APPLY \(\s*SELECT TOP \(@limit\) v\.\* FROM (\S+) AS v\s+WHERE (.*?) ORDER BY v\.position\s*\) AS e\s+WHERE (.*) ORDER BY e\.position$`)
 	keyTail    = regexp.MustCompile(`PRIMARY KEY (?:NONCLUSTERED )?\(\[ph_row\]\)`)
 	computed   = regexp.MustCompile(`(\[?\w+\]?) AS (ph_hash\([^)]*\))(?: PERSISTED NOT NULL)?`)
-	identity   = regexp.MustCompile(`(\w+)\s+bigint\s+IDENTITY\(1,1\) NOT NULL`)
+	identity   = regexp.MustCompile(`(\w+)\s+bigint\s+NOT NULL IDENTITY\(1,1\)`)
 	include    = regexp.MustCompile(` INCLUDE \([^)]*\)`)
 )
 

@@ -50,6 +50,12 @@ func TestRolesSpeakTransactSQL(t *testing.T) {
 			return rows([]driver.Value{int64(1)}), nil
 		case e.text == s.q.claim:
 			return rows([]driver.Value{int64(3), int64(5)}), nil
+		case strings.HasPrefix(e.text, "SELECT u.id, u.topic, u.position"):
+			return rows([]driver.Value{int64(4), "events", int64(2), int64(3), "k", "E", "DEAD_LETTER_KEY", int64(0), int64(1)}), nil
+		case strings.HasPrefix(e.text, "SELECT high_water_mark"):
+			return rows([]driver.Value{int64(9)}), nil
+		case strings.HasPrefix(e.text, "SELECT id, tables"):
+			return rows([]driver.Value{int64(7), string(text)}), nil
 		case strings.HasPrefix(e.text, "SELECT topic, min"):
 			return rows([]driver.Value{"events", int64(2)}), nil
 		}
@@ -125,6 +131,39 @@ func TestRolesSpeakTransactSQL(t *testing.T) {
 	_, _, err = v.Query(ctx, "every", store.Query{Order: "short", Limit: 10})
 	note("query", err)
 	require.NoError(t, v.Close())
+	_, err = s.Heads(ctx, 7, []int{3, 4})
+	note("heads", err)
+	_, err = s.Line(ctx, 7, 3, "k", 0, 10)
+	note("line", err)
+	_, err = s.Skips(ctx, 7, "events", 0)
+	note("skips", err)
+	_, err = s.SweepSkips(ctx, 7)
+	note("sweep", err)
+	_, err = s.CountUndelivered(ctx)
+	note("count", err)
+	everything := store.Selection{ID: 4, Key: "k", EventType: "E", Status: store.StatusDeadLetterKey, Topic: "events"}
+	_, err = s.ListUndelivered(ctx, store.UndeliveredQuery{Consumer: d.ID, Selection: everything})
+	note("list undelivered", err)
+	_, err = s.ListUndelivered(ctx, store.UndeliveredQuery{})
+	note("list undelivered", err)
+	_, err = s.UndeliveredMessage(ctx, d.ID, 4)
+	require.ErrorIs(t, err, store.ErrNotFound)
+	_, err = s.History(ctx, d.ID, 0, 10)
+	note("history", err)
+	note("pause", s.Pause(ctx, d.ID, "ops"))
+	note("reset", s.Reset(ctx, d.ID, "events", 5, "ops"))
+	_, err = s.RetryUndelivered(ctx, d.ID, everything, store.Action{Actor: "ops"})
+	note("retry", err)
+	_, err = s.DeleteUndelivered(ctx, d.ID, everything, store.Action{Actor: "ops"})
+	note("delete", err)
+	consumer[2] = "halted"
+	note("resume", s.Resume(ctx, d.ID, 0, "ops"))
+	var changed *store.ChangedError
+	require.ErrorAs(t, s.Resume(ctx, d.ID, 4, "ops"), &changed)
+	d.Digest = "sha256:1"
+	_, err = s.Subscribe(ctx, d)
+	note("revision", err)
+	note("drop", s.Drop(ctx, d.ID, "ops"))
 	note("leave", s.Leave(ctx, "i-1"))
 
 	foreign := regexp.MustCompile("(?i)[`\"?]|\\bLIMIT\\b|\\$[0-9]|ON CONFLICT|ON DUPLICATE|RETURNING|FOR UPDATE|\\bMERGE\\b")

@@ -101,7 +101,7 @@ CREATE TABLE {{read_model_tables}} (
 -- there is no copy. Of data and data_bytes one is set. key_hash is SHA-256 of the
 -- key: topic and key have no room in one index entry.
 CREATE TABLE {{undelivered}} (
-    id             bigint                 IDENTITY(1,1) NOT NULL,
+    id             bigint                 NOT NULL IDENTITY(1,1),
     build          bigint                 NOT NULL,
     position       bigint                 NOT NULL,
     sequence       bigint                 NOT NULL,
@@ -152,7 +152,7 @@ CREATE TABLE {{skipped}} (
 
 -- What was done to consumers, kept for good, also of those that were dropped.
 CREATE TABLE {{consumer_history}} (
-    id            bigint                 IDENTITY(1,1) NOT NULL,
+    id            bigint                 NOT NULL IDENTITY(1,1),
     consumer_type varchar(680) {{text}}  NOT NULL,
     consumer_name varchar(1020) {{text}} NOT NULL,
     build         bigint                 NOT NULL,

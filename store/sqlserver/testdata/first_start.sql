@@ -152,7 +152,73 @@ CREATE TABLE [ph_read_model_tables] (
     PRIMARY KEY (name)
 );
 
-INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (2, 'consumers', 'd8ab41b7235c0d529fa00db01089d06bea76bce25135c542407ac3d15767d3ee', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
+CREATE TABLE [ph_undelivered] (
+    id             bigint                 NOT NULL IDENTITY(1,1),
+    build          bigint                 NOT NULL,
+    position       bigint                 NOT NULL,
+    sequence       bigint                 NOT NULL,
+    occurred_us    bigint                 NOT NULL,
+    first_us       bigint                 NOT NULL,
+    last_us        bigint                 NOT NULL,
+    retry_us       bigint                 NULL,
+    event_id       binary(16)             NOT NULL,
+    key_hash       binary(32)             NOT NULL,
+    [partition]    int                    NOT NULL,
+    unresolved     int                    NOT NULL,
+    code           int                    NOT NULL,
+    attempts       int                    NOT NULL,
+    passing        int                    NOT NULL,
+    revision       int                    NOT NULL,
+    codec_version  int                    NOT NULL,
+    topic          varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    [key]          varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    status         varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    reason         varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    digest         varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    aggregate_type varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    aggregate_id   varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    event_type     varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    codec          varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    data           varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NULL,
+    data_bytes     varbinary(max)         NULL,
+    metadata       varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NULL,
+    PRIMARY KEY (id)
+);
+
+CREATE UNIQUE INDEX [ph_undelivered_message] ON [ph_undelivered] (build, topic, position, [partition], key_hash);
+
+CREATE INDEX [ph_undelivered_line] ON [ph_undelivered] (build, [partition], [key]);
+
+CREATE TABLE [ph_skipped] (
+    build       bigint                 NOT NULL,
+    topic       varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    position    bigint                 NOT NULL,
+    [partition] int                    NOT NULL,
+    [key]       varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    key_hash    binary(32)             NOT NULL,
+    every_key   int                    NOT NULL,
+    PRIMARY KEY NONCLUSTERED (build, topic, position, [partition], key_hash)
+);
+
+CREATE TABLE [ph_consumer_history] (
+    id            bigint                 NOT NULL IDENTITY(1,1),
+    consumer_type varchar(680) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    consumer_name varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    build         bigint                 NOT NULL,
+    at_us         bigint                 NOT NULL,
+    actor         varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    action        varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    topic         varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    [partition]   int                    NOT NULL,
+    position      bigint                 NOT NULL,
+    [key]         varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    detail        varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    PRIMARY KEY (id)
+);
+
+CREATE INDEX [ph_consumer_history_consumer] ON [ph_consumer_history] (consumer_type, consumer_name);
+
+INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (2, 'consumers', 'e7c546dc013824370d4c0e1184b39e98e515638019d425a8531120e54c841af2', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
 
 INSERT INTO [ph_partition_metadata] (id, partitions, hash, key_encoding, position_mode) VALUES (1, 256, 'fnv1a64-fmix64', 1, 'counter');
 
