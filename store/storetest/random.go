@@ -19,6 +19,7 @@ import (
 var randomCases = []testCase{
 	{"AppliesEqualTheModel", randomApplies},
 	{"PositionsAreNeverAheadOfWhatIsApplied", randomAdvances},
+	{"UndeliveredEqualsTheModel", randomUndelivered},
 }
 
 // model is what a projection holds, in memory: the same operations on it and on
