@@ -192,6 +192,61 @@ func TestCutApplyIsSettledRight(t *testing.T) {
 	require.Greater(t, unknown, committed)
 }
 
+// A retry moves no checkpoint: wherever the connection ends, its row tells what
+// became of it, and it is applied once (H12).
+func TestCutRetryIsSettledRight(t *testing.T) {
+	t.Parallel()
+	s, direct, p := throughProxy(t)
+	l := newLane(t, s, "accounts")
+	unknown, committed, n := 0, 0, int64(0)
+	cuts(p, func(where string) {
+		n++
+		e := &store.Event{Position: n, AggregateType: "a", AggregateID: "b", Sequence: n, Type: "E", Codec: store.DefaultCodec, CodecVersion: 1, Data: []byte(`{}`)}
+		batch := func() *store.Batch {
+			return &store.Batch{Consumer: l.c.ID, Build: l.c.Build, InstanceID: "i", Incarnation: direct.Incarnation(), Leases: l.leases}
+		}
+		first := batch()
+		first.Records = []store.Record{{Topic: store.EventsTopic, Partition: 3, Key: "k", Status: store.StatusFailed, Event: e}}
+		require.NoError(t, direct.Apply(t.Context(), first))
+		heads, err := direct.Heads(t.Context(), l.c.Build, []int{3})
+		require.NoError(t, err)
+		require.Len(t, heads, 1, where)
+		b := batch()
+		b.Incarnation = s.Incarnation()
+		b.Retries = []store.Retry{{ID: heads[0].ID, Partition: 3, Status: store.StatusFailed}}
+		b.Skips = []store.Skip{{Topic: store.EventsTopic, Partition: 3, Position: n, Key: "k"}}
+		err = s.Apply(t.Context(), b)
+		p.Disarm()
+		var transient *store.TransientError
+		switch {
+		case err == nil:
+		case errors.As(err, &transient) && transient.OutcomeUnknown:
+			unknown++
+			outcome, err := s.Settle(t.Context(), b)
+			require.NoError(t, err, where)
+			if outcome == store.OutcomeCommitted {
+				committed++
+				break
+			}
+			require.Equal(t, store.OutcomeNotCommitted, outcome, where)
+			b.Incarnation = s.Incarnation()
+			if err := s.Apply(t.Context(), b); err != nil {
+				require.ErrorIs(t, err, store.ErrRetryMoved, where)
+			}
+		default:
+			require.ErrorAs(t, err, &transient, where)
+			b.Incarnation = s.Incarnation()
+			require.NoError(t, s.Apply(t.Context(), b), where)
+		}
+		skips, err := direct.Skips(t.Context(), l.c.Build, store.EventsTopic, 0)
+		require.NoError(t, err)
+		require.Len(t, skips, int(n), where)
+	})
+	t.Logf("%d batches, %d cuts, %d of unknown outcome, %d of them committed", n, p.Cuts(), unknown, committed)
+	require.Positive(t, committed)
+	require.Greater(t, unknown, committed)
+}
+
 // A lost connection begins a new incarnation; one that was dead before its first
 // statement is replaced and nobody notices.
 func TestCutIdleConnectionIsNoLoss(t *testing.T) {

@@ -47,6 +47,8 @@ func Run(t *testing.T, create func(t testing.TB) *Database) {
 		"SubscribeDiesAnywhere":              subscribeDies,
 		"SubscribeThatFailsLeavesNoTables":   subscribeFails,
 		"AdoptingSubscribeDiesAnywhere":      adoptDies,
+		"DropDiesAnywhere":                   dropDies,
+		"RecordsThatCannotBeKeptHoldAll":     cannotKeep,
 		"ClaimsLeaveLiveOwnersWhatTheyTook":  claimAfterWait,
 		"HeartbeatOfTheFutureProvesNothing":  clockSetBack,
 		"TopicsAdvanceEachByItself":          twoTopics,
@@ -109,7 +111,7 @@ func declare(t require.TestingT, name string, tables ...string) store.Declaratio
 
 // hostTables are the names of the host's tables without prefix.
 var hostTables = []string{"schema_migrations", "partition_metadata", "counters", "topics", "events", "snapshots",
-	"consumers", "builds", "checkpoints", "ownership", "instances", "members", "read_model_tables"}
+	"consumers", "builds", "checkpoints", "ownership", "instances", "members", "read_model_tables", "undelivered", "skipped", "consumer_history"}
 
 // catalogue describes the host's tables.
 func (d *db) catalogue(h host) map[string]readmodel.ActualTable {
@@ -720,4 +722,80 @@ func twoTopics(t *testing.T, d *db) {
 	positions, err := v.Positions()
 	require.NoError(t, err)
 	require.Equal(t, map[string]int64{store.EventsTopic: 50, "more": 60}, positions)
+}
+
+// Of a host that dies anywhere while it drops a consumer, the next one finishes the
+// work: by dropping it again, or by subscribing to it.
+func dropDies(t *testing.T, d *db) {
+	h := d.open(small("ph_", ""))
+	m := &mortal{Engine: h.Engine}
+	c, err := sqlstore.New(m, h.Dialect, h.Opt)
+	require.NoError(t, err)
+	m.dieAt(1 << 30)
+	require.NoError(t, c.Initialize(d.ctx(), "1"))
+	for n := 0; ; n++ {
+		decl := declare(t, "p", "t", "u")
+		before, err := h.Store.Subscribe(d.ctx(), decl)
+		require.NoError(t, err, "after %d steps", n)
+		m.dieAt(n)
+		err = c.Drop(d.ctx(), decl.ID, "ops")
+		died := m.died()
+		if !died {
+			require.NoError(t, err)
+		}
+		if n%2 == 0 {
+			if err := h.Store.Drop(d.ctx(), decl.ID, "ops"); err != nil {
+				require.ErrorIs(t, err, store.ErrNotFound, "after %d steps", n)
+			}
+			again, err := h.Store.Subscribe(d.ctx(), declare(t, "other", "t", "u"))
+			require.NoError(t, err, "after %d steps: the names are free", n)
+			d.settled(h, again)
+			require.NoError(t, h.Store.Drop(d.ctx(), again.ID, "ops"))
+		}
+		found, err := h.Store.Subscribe(d.ctx(), declare(t, "p", "t", "u"))
+		require.NoError(t, err, "after %d steps", n)
+		d.settled(h, found)
+		if found.Build != before.Build {
+			for _, ref := range before.Tables {
+				_, err := h.Store.LoadRows(d.ctx(), ref, []store.RowKey{{Key: "a"}})
+				require.Error(t, err, "after %d steps: the table of the build before is there", n)
+			}
+		}
+		if !died {
+			require.Greater(t, n, 15, "the host died at many places")
+			return
+		}
+	}
+}
+
+// What cannot be recorded is not passed: neither rows nor checkpoints of its batch
+// are stored, no message is to blame, and afterwards the very batch goes through.
+func cannotKeep(t *testing.T, d *db) {
+	h := d.open(small("ph_", ""))
+	c, err := h.Store.Subscribe(d.ctx(), declare(t, "p", "t"))
+	require.NoError(t, err)
+	require.NoError(t, h.Store.Join(d.ctx(), store.Instance{ID: "i"}))
+	leases, _, err := h.Store.Claim(d.ctx(), "i", c.Build, []int{1})
+	require.NoError(t, err)
+	e := store.Event{Position: 5, AggregateType: "a", AggregateID: "b", Sequence: 1, Type: "E", Codec: store.DefaultCodec, CodecVersion: 1, Data: []byte(`{}`)}
+	b := &store.Batch{Consumer: c.ID, Build: c.Build, InstanceID: "i", Incarnation: h.Store.Incarnation(), Leases: leases,
+		Checkpoints: []store.CheckpointMove{{Topic: store.EventsTopic, Partition: 1, To: 5}},
+		Records:     []store.Record{{Topic: store.EventsTopic, Partition: 1, Key: "k", Status: store.StatusFailed, Event: &e}}}
+	q := h.Dialect.Rows.Quote
+	require.NoError(t, d.Script("ALTER TABLE "+q("ph_undelivered")+" RENAME TO "+q("elsewhere")))
+	for range 2 {
+		err := h.Store.Apply(d.ctx(), b)
+		var transient *store.TransientError
+		require.ErrorAs(t, err, &transient)
+		require.False(t, transient.OutcomeUnknown)
+		list, err := h.Store.Checkpoints(d.ctx(), c.Build)
+		require.NoError(t, err)
+		require.Zero(t, list[1].Position)
+	}
+	require.NoError(t, d.Script("ALTER TABLE "+q("elsewhere")+" RENAME TO "+q("ph_undelivered")))
+	b.Incarnation = h.Store.Incarnation()
+	require.NoError(t, h.Store.Apply(d.ctx(), b))
+	heads, err := h.Store.Heads(d.ctx(), c.Build, []int{1})
+	require.NoError(t, err)
+	require.Len(t, heads, 1)
 }
