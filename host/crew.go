@@ -22,9 +22,11 @@ type crew struct {
 	idle     map[int][]int // by group: partitions that are held and not at work
 	groups   int           // the highest number of a group so far
 	ends     chan *session
-	restarts *retry.Loop
-	report   func(error)
-	rest     time.Time // nothing is taken or begun before
+	claims   *retry.Loop // what fails and passes is counted apart: claims,
+	opens    *retry.Loop // what a session is opened with,
+	restarts *retry.Loop // and sessions
+	report   func(error) // of those
+	rest     time.Time   // nothing is taken or begun before
 	stall    stall
 }
 
@@ -38,10 +40,11 @@ func (c *consumer) run(ctx, stop context.Context) {
 	if c.differs != nil && !c.stayOut(stop) {
 		return
 	}
-	r := c.reporter()
+	policy := c.host.policy()
 	w := &crew{
 		c: c, idle: make(map[int][]int), ends: make(chan *session),
-		restarts: c.host.policy().NewLoop(nil), report: r.report,
+		claims: policy.NewLoop(c.reporter().report), opens: policy.NewLoop(c.reporter().report),
+		restarts: policy.NewLoop(nil), report: c.reporter().report,
 	}
 	for stop.Err() == nil {
 		changed := c.share.Changed()
@@ -141,15 +144,18 @@ func (w *crew) take(stop context.Context, partitions []int) {
 		return slices.ContainsFunc(w.sessions, func(s *session) bool { return s.has(p) })
 	})
 	if len(partitions) == 0 {
+		w.claims.Done() // what failed was for partitions that are not due any more
 		return
 	}
 	grant, err := c.share.Take(stop, partitions)
 	if err != nil {
 		if stop.Err() == nil {
-			w.retry(stop, endingOf(c, err))
+			// Whatever it fails with says nothing of a message: it never halts.
+			w.pause(stop, w.claims, &store.TransientError{Op: "take partitions", Err: err})
 		}
 		return
 	}
+	w.claims.Done()
 	if len(grant.Leases) == 0 {
 		return
 	}
@@ -176,6 +182,9 @@ func (w *crew) take(stop context.Context, partitions []int) {
 // begin has work done on what is idle, group by group.
 func (w *crew) begin(ctx, stop context.Context) {
 	c := w.c
+	if len(w.idle) == 0 {
+		w.opens.Done() // what failed was for partitions that are not held any more
+	}
 	for group, partitions := range maps.Clone(w.idle) {
 		switch {
 		case slices.ContainsFunc(w.sessions, func(s *session) bool { return s.group == group }):
@@ -184,12 +193,18 @@ func (w *crew) begin(ctx, stop context.Context) {
 			continue // nothing is applied before all are here
 		}
 		s, err := c.open(stop, partitions)
-		if err != nil {
-			if stop.Err() == nil {
-				w.retry(stop, endingOf(c, err))
-			}
+		switch {
+		case err == nil:
+		case stop.Err() != nil:
+			return
+		case errors.Is(err, errOrphan):
+			w.retry(stop, endingOf(c, err))
+			return
+		default:
+			w.pause(stop, w.opens, endingOf(c, err).err)
 			return
 		}
+		w.opens.Done()
 		s.group = group
 		delete(w.idle, group)
 		w.sessions = append(w.sessions, s)
@@ -266,22 +281,30 @@ func (w *crew) ended(stop context.Context, s *session) {
 	c.share.Lost(s.partitions)
 }
 
-// retry pauses before anything is taken or begun again, more and more while
-// nothing gets better. An error of a kind nobody knows halts the consumer where
-// it does not go away.
+// retry is after the end of a session that is not to be its last.
 func (w *crew) retry(stop context.Context, e ending) {
-	c := w.c
 	if !errors.Is(e.err, errOrphan) { // the member has told it for all
 		w.report(e.err)
 	}
-	pause, err := w.restarts.Next(e.err)
+	w.pause(stop, w.restarts, e.err)
+}
+
+// pause is before anything is taken or begun again, longer and longer while
+// nothing gets better. An error of a kind nobody knows halts the consumer where it
+// does not go away.
+func (w *crew) pause(stop context.Context, loop *retry.Loop, err error) {
+	if errors.Is(err, context.DeadlineExceeded) {
+		// Nobody here gave it a time: whoever did had no answer by then.
+		err = &store.TransientError{Op: "apply " + w.c.id.String(), Err: err}
+	}
+	pause, err := loop.Next(err)
+	w.rest = time.Now().Add(pause)
 	if err != nil {
-		w.restarts.Done()
+		loop.Done()
 		w.halt(stop, store.Halt{
-			Reason: store.HaltApplyError, Code: int(abi.CodeDatabase), Message: err.Error(), Digest: c.plugin.Module.Digest(),
+			Reason: store.HaltApplyError, Code: int(abi.CodeDatabase), Message: err.Error(), Digest: w.c.plugin.Module.Digest(),
 		})
 	}
-	w.rest = time.Now().Add(pause)
 }
 
 // tell says what the consumer is doing; known tells whether anybody has said
