@@ -245,6 +245,17 @@ func (t *ConsumerTopic) lag() int64 {
 	return max(0, t.End-t.Applied)
 }
 
+// Look has the host look soon at what became of its consumers, without waiting for
+// the next survey: whoever acted on one wants to see it.
+func (h *Host) Look() {
+	h.mu.Lock()
+	b := h.balancer
+	h.mu.Unlock()
+	if b != nil {
+		b.Look()
+	}
+}
+
 // whoHas tells who has the partitions of a consumer that this host has none of.
 func whoHas(view partition.View, share partition.ShareView) string {
 	held := make(map[string]int)

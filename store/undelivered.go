@@ -273,5 +273,9 @@ type InUseError struct {
 }
 
 func (e *InUseError) Error() string {
-	return fmt.Sprintf("%s is run by %d hosts: take it out of their configuration first", e.Consumer, len(e.Instances))
+	hosts := "hosts"
+	if len(e.Instances) == 1 {
+		hosts = "host"
+	}
+	return fmt.Sprintf("%s is run by %d %s: take it out of the configuration first", e.Consumer, len(e.Instances), hosts)
 }

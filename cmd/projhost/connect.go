@@ -258,6 +258,7 @@ func (noRuntime) Status(context.Context) (api.Status, error)          { return a
 func (noRuntime) Ready() (bool, []string)                             { return true, nil }
 func (noRuntime) Applied(store.ConsumerID, string, int) (int64, bool) { return 0, false }
 func (noRuntime) Halted(store.ConsumerID) *store.Halt                 { return nil }
+func (noRuntime) Look()                                               {}
 func (noRuntime) WaitApplied(context.Context, store.ConsumerID, string, int64, int) error {
 	return api.ErrNotRun
 }

@@ -21,6 +21,8 @@ func (r hostRuntime) Applied(id store.ConsumerID, topic string, partition int) (
 
 func (r hostRuntime) Halted(id store.ConsumerID) *store.Halt { return r.host.Halted(id) }
 
+func (r hostRuntime) Look() { r.host.Look() }
+
 func (r hostRuntime) WaitApplied(ctx context.Context, id store.ConsumerID, topic string, position int64, partition int) error {
 	err := r.host.WaitApplied(ctx, id, topic, position, partition)
 	if late, ok := errors.AsType[*host.NotCaughtUpError](err); ok {

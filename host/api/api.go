@@ -1,5 +1,6 @@
 // Package api is the HTTP side of a host: streams and commits, topics, read
-// models with read-your-writes, consumers, plugins, health and metrics.
+// models with read-your-writes, consumers and the actions of operators on them,
+// plugins, health and metrics.
 //
 // It promises that an error is always {"error":{"code","message",…}} with a
 // stable code; that payloads go in and out byte for byte; that no transaction
@@ -36,6 +37,12 @@ type Store interface {
 	store.EventLog
 	store.Topics
 	store.ReadModels
+	store.Operations
+	Consumer(ctx context.Context, id store.ConsumerID) (store.Consumer, error)
+	CountUndelivered(ctx context.Context) (map[store.ConsumerID]map[store.UndeliveredStatus]int64, error)
+	ListUndelivered(ctx context.Context, q store.UndeliveredQuery) ([]store.UndeliveredMessage, error)
+	UndeliveredMessage(ctx context.Context, id store.ConsumerID, row int64) (store.UndeliveredMessage, error)
+	History(ctx context.Context, id store.ConsumerID, after int64, limit int) ([]store.HistoryEntry, error)
 	Info(ctx context.Context) (store.Info, error)
 	Check(ctx context.Context) error
 }
@@ -54,6 +61,8 @@ type Runtime interface {
 	// Halted is why and where the consumer is halted on this host, or nil. The
 	// store learns of it a moment later.
 	Halted(id store.ConsumerID) *store.Halt
+	// Look has the host look soon at what an operator has done to a consumer.
+	Look()
 	// WaitApplied blocks until everything of topic up to position is applied, on
 	// whichever host. The errors are *NotCaughtUpError when ctx ends first,
 	// *HaltedError and ErrNotRun.
@@ -197,6 +206,17 @@ func (s *Server) routes() {
 	s.handle("GET /v1/read-models/{projection}/{key}", roleRead, s.getRow)
 	s.handle("GET /v1/consumers", roleRead, s.listConsumers)
 	s.handle("GET /v1/consumers/{type}/{name}", roleRead, s.getConsumer)
+	s.handle("DELETE /v1/consumers/{type}/{name}", roleOperate, s.drop)
+	s.handle("POST /v1/consumers/{type}/{name}/pause", roleOperate, s.pause)
+	s.handle("POST /v1/consumers/{type}/{name}/resume", roleOperate, s.resume)
+	s.handle("POST /v1/consumers/{type}/{name}/reset", roleOperate, s.reset)
+	s.handle("GET /v1/consumers/{type}/{name}/history", roleRead, s.history)
+	s.handle("GET /v1/consumers/{type}/{name}/undelivered", roleRead, s.listUndelivered)
+	s.handle("POST /v1/consumers/{type}/{name}/undelivered/retry", roleOperate, s.retryMany)
+	s.handle("POST /v1/consumers/{type}/{name}/undelivered/delete", roleOperate, s.deleteMany)
+	s.handle("GET /v1/consumers/{type}/{name}/undelivered/{id}", roleRead, s.getUndelivered)
+	s.handle("DELETE /v1/consumers/{type}/{name}/undelivered/{id}", roleOperate, s.deleteUndelivered)
+	s.handle("POST /v1/consumers/{type}/{name}/undelivered/{id}/retry", roleOperate, s.retryUndelivered)
 	s.handle("GET /v1/plugins", roleRead, s.listPlugins)
 	s.handle("GET /v1/plugins/{name}", roleRead, s.getPlugin)
 	s.handle("GET /v1/status", roleRead, s.status)

@@ -31,6 +31,7 @@ type runtime struct {
 	status  Status
 	reasons []string
 	applied map[int]int64 // by partition
+	looks   int
 	halt    *store.Halt
 	wait    func(ctx context.Context, position int64, partition int) error
 }
@@ -47,6 +48,12 @@ func (r *runtime) Applied(_ store.ConsumerID, _ string, partition int) (int64, b
 
 func (r *runtime) Halted(store.ConsumerID) *store.Halt { return r.halt }
 
+func (r *runtime) Look() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.looks++
+}
+
 func (r *runtime) WaitApplied(ctx context.Context, _ store.ConsumerID, _ string, position int64, partition int) error {
 	if r.wait != nil {
 		return r.wait(ctx, position, partition)
@@ -58,6 +65,7 @@ type rig struct {
 	t       testing.TB
 	handler http.Handler
 	store   *sqlite.Store
+	ops     *operators
 	runtime *runtime
 	url     string
 	token   string
@@ -74,7 +82,8 @@ func openStore(t testing.TB) *sqlite.Store {
 func newRig(t testing.TB, cfg Config) *rig {
 	t.Helper()
 	r := &rig{t: t, store: openStore(t), runtime: &runtime{}}
-	s := New(Deps{Store: r.store, Runtime: r.runtime, Log: testLog(t), Version: "v0.0.0-test"}, cfg)
+	r.ops = &operators{Store: r.store}
+	s := New(Deps{Store: r.ops, Runtime: r.runtime, Log: testLog(t), Version: "v0.0.0-test"}, cfg)
 	r.handler = s.Handler()
 	server := httptest.NewServer(r.handler)
 	t.Cleanup(server.Close)

@@ -33,6 +33,12 @@ const (
 	CodeUnknownField     = "unknown_field"
 	CodeNotAnInput       = "not_an_input"
 	CodeProjectionHalted = "projection_halted"
+	CodeProjectionPaused = "projection_paused"
+	CodeKeyHeld          = "key_held"
+	CodeWrongState       = "wrong_state"
+	CodeChanged          = "changed"
+	CodeRefused          = "refused"
+	CodeInUse            = "in_use"
 	CodeNotCaughtUp      = "not_caught_up"
 	CodeNotReady         = "not_ready"
 	CodeOverloaded       = "overloaded"
@@ -111,6 +117,9 @@ func asAPI(err error) *apiError {
 		if e.Index >= 0 {
 			a.with("index", e.Index)
 		}
+		return a
+	}
+	if a := refusal(err); a != nil {
 		return a
 	}
 	if e, ok := errors.AsType[*store.ConflictError](err); ok {

@@ -54,9 +54,13 @@ type handler func(w http.ResponseWriter, r *http.Request) error
 
 func (s *Server) handle(pattern, role string, h handler) {
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		if err := s.authorize(w, r, role); err != nil {
+		name, err := s.authorize(w, r, role)
+		if err != nil {
 			s.fail(w, r, err)
 			return
+		}
+		if name != "" {
+			r = r.WithContext(context.WithValue(r.Context(), tokenKey{}, name))
 		}
 		if err := h(w, r); err != nil {
 			s.fail(w, r, err)
@@ -82,11 +86,12 @@ func (s *Server) requestLog(r *http.Request) hclog.Logger {
 	return s.deps.Log.With("request_id", requestID(r.Context()), "method", r.Method, "route", r.Pattern)
 }
 
-// authorize checks the bearer token's role. All tokens are compared, each in
+// authorize checks the bearer token's role and gives the token's name, "" where
+// none is needed. All tokens are compared, each in
 // constant time, so the time says nothing of how near a guess was.
-func (s *Server) authorize(w http.ResponseWriter, r *http.Request, role string) error {
+func (s *Server) authorize(w http.ResponseWriter, r *http.Request, role string) (string, error) {
 	if role == roleNone || len(s.cfg.Tokens) == 0 {
-		return nil
+		return "", nil
 	}
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
@@ -98,15 +103,18 @@ func (s *Server) authorize(w http.ResponseWriter, r *http.Request, role string) 
 	}
 	if !strings.EqualFold(scheme, "Bearer") || found == nil {
 		w.Header().Set("WWW-Authenticate", "Bearer")
-		return fail(http.StatusUnauthorized, CodeUnauthorized, "a valid token is needed: Authorization: Bearer …")
+		return "", fail(http.StatusUnauthorized, CodeUnauthorized, "a valid token is needed: Authorization: Bearer …")
 	}
 	if !slices.Contains(found.Roles, role) {
-		return fail(http.StatusForbidden, CodeForbidden, "token %q lacks the role %q", found.Name, role).with("role", role)
+		return "", fail(http.StatusForbidden, CodeForbidden, "token %q lacks the role %q", found.Name, role).with("role", role)
 	}
-	return nil
+	return found.Name, nil
 }
 
-type contextKey struct{}
+type (
+	contextKey struct{} // of the request's id
+	tokenKey   struct{} // of the token's name
+)
 
 func requestID(ctx context.Context) string {
 	id, _ := ctx.Value(contextKey{}).(string)

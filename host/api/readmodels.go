@@ -54,8 +54,8 @@ func freshnessOf(p *params) (f freshness) {
 
 // read opens a view of the projection that is as fresh as asked for, and puts
 // the headers that say how fresh it is. partitionOf tells the partition of the
-// row's messages, or AllPartitions.
-func (s *Server) read(w http.ResponseWriter, r *http.Request, f freshness, name string, partitionOf func(c *store.Consumer) (int, error),
+// messages of key, or AllPartitions where the rows are of more than one key.
+func (s *Server) read(w http.ResponseWriter, r *http.Request, f freshness, name, key string, partitionOf func(c *store.Consumer) (int, error),
 	use func(v store.ReadView) error) error {
 	id := store.ConsumerID{Type: "projection", Name: name}
 	c, err := s.consumer(r.Context(), id)
@@ -67,8 +67,9 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, f freshness, name 
 		return err
 	}
 	// No view is open while we wait, so that the database can tidy up behind us.
+	reached := false
 	if f.wanted {
-		if err := s.await(r.Context(), w, c, f, part); err != nil {
+		if reached, err = s.await(r.Context(), w, c, f, part); err != nil {
 			return err
 		}
 	}
@@ -79,7 +80,7 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, f freshness, name 
 			applied[topic] = p
 		}
 	}
-	if f.wanted {
+	if reached {
 		applied[f.topic] = max(applied[f.topic], f.position)
 	}
 	return s.view(r.Context(), id, func(v store.ReadView) error {
@@ -100,9 +101,46 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, f freshness, name 
 		if now.State == store.StateHalted && !f.stale {
 			return halted(now.ID, now.Halt)
 		}
+		if err := held(w, v, f, part, key); err != nil {
+			return err
+		}
 		return use(v)
 	})
 }
+
+// held tells by a header whether messages of the key wait, or how many do of all
+// keys. A checkpoint passes them, so who waits for a position cannot see it from
+// that: if one up to there is not in the row, it is an error.
+func held(w http.ResponseWriter, v store.ReadView, f freshness, part int, key string) error {
+	if part == AllPartitions {
+		n, err := v.CountHeld()
+		if n > 0 {
+			w.Header().Set(HeldHeader, strconv.FormatInt(n, 10))
+		}
+		return err
+	}
+	m, err := v.Held(part, key)
+	if m == nil || err != nil {
+		return err
+	}
+	w.Header().Set(HeldHeader, "1")
+	// Behind the head of another topic there may be anything of this one.
+	if !f.wanted || f.stale || m.Topic == f.topic && m.Event.Position > f.position {
+		return nil
+	}
+	why := m.Reason
+	if why == "" {
+		why = "its turn has not come"
+	}
+	c := v.Consumer()
+	item := undeliveredOf(c.ID, m)
+	return fail(http.StatusServiceUnavailable, CodeKeyHeld, "message %d of %s is not applied to key %q and holds it (undelivered message %d, %s): %s; stale=ok reads the row without it",
+		m.Event.Position, m.Topic, m.Key, m.ID, m.Status, why).
+		with("key", m.Key).with("undelivered", item)
+}
+
+// HeldHeader says of a row that messages of its key wait, and of a list how many do.
+const HeldHeader = "Projhost-Held"
 
 // mergePositions raises the positions to the view's.
 func mergePositions(applied map[string]int64, v store.ReadView, part int) error {
@@ -175,15 +213,54 @@ func halted(id store.ConsumerID, h *store.Halt) *apiError {
 		with("halt_reason", h.Reason).with("halt", HaltOf(h))
 }
 
-// await blocks until the projection has applied what the reader asks for.
-func (s *Server) await(ctx context.Context, w http.ResponseWriter, c *store.Consumer, f freshness, part int) error {
+func notAnInput(c *store.Consumer, topic string) error {
+	return fail(http.StatusBadRequest, CodeNotAnInput, "%s does not read topic %q; it reads %s", c.ID, topic, strings.Join(c.Topics, ", ")).
+		with("topic", topic).with("inputs", c.Topics)
+}
+
+// errPaused is a wait for a projection that is paused and not there.
+var errPaused = errors.New("the projection is paused")
+
+// await blocks until the projection has applied what the reader asks for. One that
+// is paused will not: a reader who takes old rows gets them at once, and is told
+// that the position is not reached.
+func (s *Server) await(ctx context.Context, w http.ResponseWriter, c *store.Consumer, f freshness, part int) (reached bool, err error) {
 	if !slices.Contains(c.Topics, f.topic) {
-		return fail(http.StatusBadRequest, CodeNotAnInput, "%s does not read topic %q; it reads %s", c.ID, f.topic, strings.Join(c.Topics, ", ")).
-			with("topic", f.topic).with("inputs", c.Topics)
+		return false, notAnInput(c, f.topic)
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.wait)
 	defer cancel()
-	err := s.deps.Runtime.WaitApplied(ctx, c.ID, f.topic, f.position, part)
+	switch err = s.waitApplied(ctx, w, c, f, part); {
+	case errors.Is(err, errPaused) && f.stale:
+		return false, nil
+	case errors.Is(err, errPaused):
+		w.Header().Set("Projhost-State", string(store.StatePaused))
+		return false, fail(http.StatusServiceUnavailable, CodeProjectionPaused, "%s is paused and has not applied %s up to %d: it will when it is resumed; stale=ok reads what it has", c.ID, f.topic, f.position).
+			with("topic", f.topic).with("position", f.position)
+	}
+	return err == nil, err
+}
+
+// A wait looks after pausedSoon whether the projection is paused, and then every
+// pausedLate: most are over before.
+const (
+	pausedSoon = 50 * time.Millisecond
+	pausedLate = time.Second
+)
+
+// waitApplied waits until ctx, which is of the reader's wait, ends.
+func (s *Server) waitApplied(ctx context.Context, w http.ResponseWriter, c *store.Consumer, f freshness, part int) (err error) {
+	for step := pausedSoon; ; step = pausedLate {
+		look, cancel := context.WithTimeout(ctx, step)
+		err = s.deps.Runtime.WaitApplied(look, c.ID, f.topic, f.position, part)
+		cancel()
+		if _, late := errors.AsType[*NotCaughtUpError](err); !late || ctx.Err() != nil {
+			break
+		}
+		if lagging, err := s.lagging(context.WithoutCancel(ctx), w, c.ID, f, part); err != nil || len(lagging) == 0 {
+			return err
+		}
+	}
 	if err == nil {
 		return nil
 	}
@@ -220,7 +297,8 @@ func (s *Server) await(ctx context.Context, w http.ResponseWriter, c *store.Cons
 const lookEvery = 100 * time.Millisecond
 
 // lagging lists by the store alone the partitions that are not as far as the reader
-// asks for. A projection that is halted is an error.
+// asks for. A projection that is halted is an error, and errPaused a paused one that
+// is not there.
 func (s *Server) lagging(ctx context.Context, w http.ResponseWriter, id store.ConsumerID, f freshness, part int) (list []Lagging, err error) {
 	err = s.view(ctx, id, func(v store.ReadView) error {
 		now := v.Consumer()
@@ -233,6 +311,9 @@ func (s *Server) lagging(ctx context.Context, w http.ResponseWriter, id store.Co
 			if (part == AllPartitions || part == at.Partition) && at.Applied < f.position {
 				list = append(list, Lagging{at.Partition, at.Applied})
 			}
+		}
+		if err == nil && len(list) > 0 && now.State == store.StatePaused {
+			return errPaused
 		}
 		return err
 	})
@@ -273,7 +354,7 @@ func (s *Server) getRow(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var out []byte
-	err = s.read(w, r, f, r.PathValue("projection"), func(c *store.Consumer) (int, error) {
+	err = s.read(w, r, f, r.PathValue("projection"), key, func(c *store.Consumer) (int, error) {
 		t, err := tableOf(c, tableName)
 		if err != nil {
 			return 0, err
@@ -413,7 +494,7 @@ func (s *Server) listRows(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	var out []byte
-	err := s.read(w, r, f, r.PathValue("projection"), func(c *store.Consumer) (int, error) {
+	err := s.read(w, r, f, r.PathValue("projection"), "", func(c *store.Consumer) (int, error) {
 		_, err := tableOf(c, tableName)
 		return AllPartitions, err
 	}, func(v store.ReadView) error {

@@ -65,26 +65,28 @@ type Instance struct {
 // Consumer is a consumer item. Lanes and the partitions of its topics are in
 // the answer for one consumer only.
 type Consumer struct {
-	Type         string          `json:"type"`
-	Name         string          `json:"name"`
-	State        string          `json:"state"`
-	StateSince   string          `json:"state_since,omitempty"`
-	Reason       string          `json:"reason,omitempty"` // of a state that is no halt
-	HaltReason   *string         `json:"halt_reason"`
-	Halt         *Halt           `json:"halt,omitempty"`
-	Epoch        int64           `json:"epoch"`
-	Build        int64           `json:"build"`
-	Lag          int64           `json:"lag"`
-	Plugin       string          `json:"plugin"`
-	Digest       string          `json:"digest"`
-	Distribution string          `json:"distribution,omitempty"`
-	Partitions   int             `json:"partitions"`        // owned by this host
-	Orphans      []int           `json:"orphans,omitempty"` // partitions that no host may have
-	Unowned      []int           `json:"unowned,omitempty"` // partitions that no live host has, though one may
-	Stuck        []int           `json:"stuck,omitempty"`   // own partitions that do not move though messages wait
-	Fenced       uint64          `json:"fence_rejections"`  // times a lease was found lost
-	Topics       []ConsumerTopic `json:"topics"`
-	Lanes        []Lane          `json:"lanes,omitempty"`
+	Type         string  `json:"type"`
+	Name         string  `json:"name"`
+	State        string  `json:"state"`
+	StateSince   string  `json:"state_since,omitempty"`
+	Reason       string  `json:"reason,omitempty"` // of a state that is no halt
+	HaltReason   *string `json:"halt_reason"`
+	Halt         *Halt   `json:"halt,omitempty"`
+	Epoch        int64   `json:"epoch"`
+	Build        int64   `json:"build"`
+	Lag          int64   `json:"lag"`
+	Plugin       string  `json:"plugin"`
+	Digest       string  `json:"digest"`
+	Distribution string  `json:"distribution,omitempty"`
+	Partitions   int     `json:"partitions"`        // owned by this host
+	Orphans      []int   `json:"orphans,omitempty"` // partitions that no host may have
+	Unowned      []int   `json:"unowned,omitempty"` // partitions that no live host has, though one may
+	Stuck        []int   `json:"stuck,omitempty"`   // own partitions that do not move though messages wait
+	Fenced       uint64  `json:"fence_rejections"`  // times a lease was found lost
+	// Undelivered counts the messages that could not be applied, by their status.
+	Undelivered map[string]int64 `json:"undelivered"`
+	Topics      []ConsumerTopic  `json:"topics"`
+	Lanes       []Lane           `json:"lanes,omitempty"`
 }
 
 // Halt is why and where a consumer stopped, its time as the API writes times.
@@ -240,6 +242,9 @@ func (s *Server) status(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if err := s.countUndelivered(r.Context(), st.Consumers); err != nil {
+		return err
+	}
 	for i := range st.Consumers {
 		st.Consumers[i] = st.Consumers[i].summary()
 	}
@@ -253,6 +258,9 @@ func (s *Server) listConsumers(w http.ResponseWriter, r *http.Request) error {
 	}
 	st, err := s.deps.Runtime.Status(r.Context())
 	if err != nil {
+		return err
+	}
+	if err := s.countUndelivered(r.Context(), st.Consumers); err != nil {
 		return err
 	}
 	page := Page[Consumer]{Items: []Consumer{}}
@@ -273,7 +281,11 @@ func (s *Server) getConsumer(w http.ResponseWriter, r *http.Request) error {
 	}
 	for _, c := range st.Consumers {
 		if c.Type == r.PathValue("type") && c.Name == r.PathValue("name") {
-			return marshal(w, http.StatusOK, c)
+			one := []Consumer{c}
+			if err := s.countUndelivered(r.Context(), one); err != nil {
+				return err
+			}
+			return marshal(w, http.StatusOK, one[0])
 		}
 	}
 	return fail(http.StatusNotFound, CodeNotFound, "there is no consumer %s/%s", r.PathValue("type"), r.PathValue("name"))
