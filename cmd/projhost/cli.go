@@ -56,7 +56,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 	c := &cli{stdin: stdin, stdout: stdout, stderr: stderr}
 	root := c.root()
-	root.SetArgs(append([]string{}, args...)) // nil would mean the process's own
+	root.SetArgs(joinStale(args))
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -108,7 +108,7 @@ Start with: projhost demo`,
 	root.AddCommand(
 		c.demoCommand(), c.runCommand(),
 		c.importCommand(), c.exportCommand(), c.appendCommand(),
-		c.queryCommand(), c.statusCommand(), c.consumersCommand(), c.topicsCommand(),
+		c.queryCommand(), c.statusCommand(), c.consumersCommand(), c.undeliveredCommand(), c.topicsCommand(),
 		c.pluginsCommand(), c.schemaCommand(), c.doctorCommand(), c.benchCommand(), c.versionCommand(),
 	)
 	for _, cmd := range root.Commands() {
@@ -177,6 +177,15 @@ func exactly(names ...string) cobra.PositionalArgs {
 		}
 		if len(args) > len(names) {
 			return usage("%s takes no %q; see: %s --help", cmd.CommandPath(), args[len(names)], cmd.CommandPath())
+		}
+		return nil
+	}
+}
+
+func atMost(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > len(names) {
+			return exactly(names...)(cmd, args)
 		}
 		return nil
 	}

@@ -138,10 +138,29 @@ func TestUsage(t *testing.T) {
 	}{
 		{[]string{"frobnicate"}, `unknown command "frobnicate"; see: projhost --help`},
 		{[]string{"--frobnicate"}, `unknown flag: --frobnicate; see: projhost --help`},
-		{[]string{"consumers"}, `projhost consumers needs one of list, show`},
-		{[]string{"consumers", "pause", "x"}, `unknown command "pause"; projhost consumers has list, show`},
+		{[]string{"consumers"}, `projhost consumers needs one of drop, history, list, pause, reset, resume, show`},
+		{[]string{"consumers", "stop", "x"}, `unknown command "stop"; projhost consumers has drop, history, list, pause, reset, resume, show`},
+		{[]string{"consumers", "pause"}, `projhost consumers pause needs NAME; see: projhost consumers pause --help`},
+		{[]string{"consumers", "resume", "x", "--past-poison", "0"}, `--past-poison is the id of an undelivered message, not 0`},
+		{[]string{"consumers", "reset", "x"}, `--from is missing: a position, behind which to go on, or "now"`},
+		{[]string{"consumers", "reset", "x", "--from", "end"}, `--from is a position, behind which to go on, or "now", not "end"`},
+		{[]string{"consumers", "history", "x", "--limit", "0"}, `--limit must be at least 1, and --after not negative`},
 		{[]string{"plugins", "deploy"}, `unknown command "deploy"; projhost plugins has check, list, show`},
-		{[]string{"undelivered", "list"}, `unknown command "undelivered"; see: projhost --help`},
+		{[]string{"undelivered"}, `projhost undelivered needs one of delete, list, retry, show`},
+		{[]string{"undelivered", "list", "x", "y"}, `projhost undelivered list takes no "y"; see: projhost undelivered list --help`},
+		{[]string{"undelivered", "list", "--after", "4"}, `--after goes on with one consumer: name it`},
+		{[]string{"undelivered", "list", "--key", ""}, `--key is empty`},
+		{[]string{"undelivered", "list", "--status", "dead"}, `--status is one of HALTED, FAILED, DEAD_LETTER_KEY, DEAD_LETTER, WAITING, not "dead"`},
+		{[]string{"undelivered", "show"}, `projhost undelivered show needs ID; see: projhost undelivered show --help`},
+		{[]string{"undelivered", "show", "x"}, `"x" is not the id of an undelivered message: see projhost undelivered list`},
+		{[]string{"undelivered", "show", "x", "1", "2"}, `projhost undelivered show takes no "2"; see: projhost undelivered show --help`},
+		{[]string{"undelivered", "retry"}, `projhost undelivered retry needs an ID, or a NAME with --key, --type, --status, --topic or --all; see: projhost undelivered retry --help`},
+		{[]string{"undelivered", "retry", "--all"}, `projhost undelivered retry needs the NAME of a consumer; see: projhost undelivered retry --help`},
+		{[]string{"undelivered", "delete", "x"}, `which messages of x: give an ID, --key, --type, --status, --topic or --all; see: projhost undelivered delete --help`},
+		{[]string{"undelivered", "delete", "x", "4", "--key", "a"}, `ID 4 names one message: leave the flags that select out`},
+		{[]string{"undelivered", "delete", "x", "--key", "a", "--type", ""}, `--type is empty`},
+		{[]string{"undelivered", "delete", "4", "--out-of-order"}, `unknown flag: --out-of-order; see: projhost undelivered delete --help`},
+		{[]string{"query", "x", "--stale=no"}, `invalid argument "no" for "--stale" flag: it can only be ok; see: projhost query --help`},
 		{[]string{"export"}, `projhost export needs TOPIC; see: projhost export --help`},
 		{[]string{"append", "account"}, `projhost append needs ID; see: projhost append --help`},
 		{[]string{"append"}, `projhost append needs TYPE ID; see: projhost append --help`},
@@ -167,7 +186,7 @@ func TestUsage(t *testing.T) {
 		p.run("", tc.args...).fails(exitUsage, "projhost: "+tc.want+"\n")
 	}
 	require.Contains(t, p.run("").ok(), "projhost demo")
-	for _, cmd := range []string{"demo", "run", "import", "export", "append", "query", "status", "consumers", "plugins", "topics", "schema", "doctor", "version", "completion"} {
+	for _, cmd := range []string{"demo", "run", "import", "export", "append", "query", "status", "consumers", "undelivered", "plugins", "topics", "schema", "doctor", "version", "completion"} {
 		require.Contains(t, p.run("", cmd, "--help").ok(), "Usage:", cmd)
 	}
 }

@@ -20,6 +20,7 @@ import (
 type client struct {
 	base  string // http://host:port
 	token string
+	actor string // who is at work, of calls that change something
 	http  *http.Client
 	local bool
 	close func() error
@@ -68,6 +69,9 @@ func (c *client) call(ctx context.Context, method, path string, query url.Values
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
+	if c.actor != "" && method != http.MethodGet {
+		req.Header.Set(api.ActorHeader, c.actor)
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -100,8 +104,8 @@ func (c *client) hint(e *answerError) {
 	switch {
 	case e.Status == http.StatusUnauthorized:
 		e.Message = fmt.Sprintf("%s wants a token: give it with --token or PROJHOST_TOKEN", c.base)
-	case e.Code == api.CodeProjectionHalted:
-		e.Message = strings.Replace(e.Message, "stale=ok reads", "--stale reads", 1)
+	case e.Code == api.CodeProjectionHalted, e.Code == api.CodeProjectionPaused, e.Code == api.CodeKeyHeld:
+		e.Message = strings.Replace(e.Message, "stale=ok reads", "--stale ok reads", 1)
 	case e.Code == api.CodeNotCaughtUp && c.local:
 		e.Message += ": no host is running; start one with projhost run"
 	}
@@ -114,6 +118,8 @@ func (c *client) answerError(resp *http.Response, body []byte) error {
 			Message string   `json:"message"`
 			Index   *int     `json:"index"`
 			Reasons []string `json:"reasons"`
+			// Of a consumer that is in use.
+			Instances []string `json:"instances"`
 		} `json:"error"`
 	}
 	if json.Unmarshal(body, &envelope) != nil || envelope.Error.Code == "" {
@@ -126,6 +132,9 @@ func (c *client) answerError(resp *http.Response, body []byte) error {
 	if e.Code == api.CodeNotReady && len(envelope.Error.Reasons) > 0 {
 		// In one line, as some errors of databases have several.
 		e.Message += ": " + strings.Join(strings.Fields(strings.Join(envelope.Error.Reasons, "; ")), " ")
+	}
+	if e.Code == api.CodeInUse && len(envelope.Error.Instances) > 0 {
+		e.Message += ": " + strings.Join(envelope.Error.Instances, ", ")
 	}
 	c.hint(e)
 	return e

@@ -37,6 +37,7 @@ func (c *cli) connect(ctx context.Context) (*client, error) {
 		}
 		return nil, fmt.Errorf("no host answers at %s: start one with projhost run, or name another with --url", cfg.HTTP.Listen)
 	}
+	cl.actor = osUser()
 	return cl, nil
 }
 

@@ -168,7 +168,7 @@ func TestHostServesTheCommands(t *testing.T) {
 	status := p.run("", "status").ok()
 	require.Regexp(t, `^host [0-9a-f-]{36} \(projhost \S+\), since \S+, ready\nstore sqlite \S+, schema \d+, 16 partitions\n`, status)
 	require.Contains(t, status, "events  events      0  1000             1000    0     1,000\n")
-	require.Regexp(t, `projection/accounts +running +0 +16 +0 +accounts +[0-9a-f]{12}\n`, status)
+	require.Regexp(t, `projection/accounts +running +0 +16 +0 +0 +accounts +[0-9a-f]{12}\n`, status)
 	var st map[string]any
 	require.NoError(t, json.Unmarshal([]byte(p.run("", "status", "--json").ok()), &st))
 	require.Equal(t, true, st["ready"])
@@ -237,7 +237,7 @@ func TestHaltIsShownEverywhere(t *testing.T) {
 	o := p.run("", "query", "poison", "k", "--min-position", "3", "--wait", "60s")
 	require.Equal(t, exitFailed, o.code)
 	require.Contains(t, o.stderr, "projection/poison is halted (APPLY_ERROR)")
-	require.Contains(t, o.stderr, "; --stale reads what it has (projection_halted)")
+	require.Contains(t, o.stderr, "; --stale ok reads what it has (projection_halted)")
 
 	stale := p.run("", "query", "poison", "k", "--stale").ok()
 	require.Contains(t, stale, `{"n":1}`)

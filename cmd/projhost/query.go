@@ -17,7 +17,9 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/projhost/projhost/host/api"
 	"github.com/projhost/projhost/internal/rawjson"
+	"github.com/projhost/projhost/store"
 )
 
 // queryFlags are the flags of query, as the API takes them.
@@ -30,7 +32,7 @@ type queryFlags struct {
 	after       string
 	minPosition string
 	wait        string
-	stale       bool
+	stale       staleFlag
 	format      string
 }
 
@@ -45,7 +47,11 @@ func (c *cli) queryCommand() *cobra.Command {
 order asked for. Only columns with an index can be filtered or ordered by.
 
   projhost query accounts --where currency=EUR --order balance:desc --limit 10
-  projhost query accounts A-1 --min-position 1200 --wait 5s`,
+  projhost query accounts A-1 --min-position 1200 --wait 5s
+
+A key of which a message could not be applied is told on standard error. With --min-position such a row is refused,
+as are the rows of a halted projection, and those of a paused one that is not there: exit status 1, unless
+--stale ok is given.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 2 {
 				return nil
@@ -92,9 +98,59 @@ order asked for. Only columns with an index can be filtered or ordered by.
 	f.StringVar(&q.after, "after", "", "begin after this `KEY`, or where another order is asked for after this cursor")
 	f.StringVar(&q.minPosition, "min-position", "", "wait until everything up to `P` (or TOPIC:P) is applied")
 	f.StringVar(&q.wait, "wait", "", "wait this `duration` for --min-position (default 2s)")
-	f.BoolVar(&q.stale, "stale", false, "read also from a projection that is halted")
+	f.Var(&q.stale, "stale", "`ok`: read also what is known to be old, of a halted or paused projection or of a held key")
+	f.Lookup("stale").NoOptDefVal = "ok"
 	f.StringVar(&q.format, "format", "table", "output `format`: "+strings.Join(queryFormats, ", "))
 	return cmd
+}
+
+// staleFlag is --stale ok, and --stale for short.
+type staleFlag bool
+
+func (s *staleFlag) String() string { return "" }
+func (s *staleFlag) Type() string   { return "ok" }
+
+func (s *staleFlag) Set(v string) error {
+	if v != "ok" {
+		return errors.New("it can only be ok")
+	}
+	*s = true
+	return nil
+}
+
+// joinStale makes one word of --stale ok, of which the library would take the
+// second for an argument, since the flag stands without a value too.
+func joinStale(args []string) []string {
+	out := []string{} // nil would mean the process's own
+	for i, arg := range args {
+		if arg == "--" {
+			return append(out, args[i:]...)
+		}
+		if arg == "ok" && len(out) > 0 && out[len(out)-1] == "--stale" {
+			out[len(out)-1] = "--stale=ok"
+			continue
+		}
+		out = append(out, arg)
+	}
+	return out
+}
+
+// tellOld says on standard error what of an answer is known to be old. key is "" for
+// a list.
+func (c *cli) tellOld(projection, key string, h http.Header) {
+	name := shellWord("projection/" + projection)
+	if state := h.Get("Projhost-State"); state == string(store.StatePaused) {
+		fmt.Fprintf(c.stderr, "projection/%s is paused; to let it go on: projhost consumers resume %s\n", projection, name)
+	}
+	switch n := h.Get(api.HeldHeader); {
+	case n == "":
+	case key != "":
+		fmt.Fprintf(c.stderr, "key %s is held: a message of it could not be applied and is not in the row; see: projhost undelivered list %s --key %s\n", printable(key), name, shellWord(key))
+	case n == "1":
+		fmt.Fprintf(c.stderr, "1 message could not be applied and is not in the rows; see: projhost undelivered list %s\n", name)
+	default:
+		fmt.Fprintf(c.stderr, "%s messages could not be applied, or wait behind one, and are not in the rows; see: projhost undelivered list %s\n", n, name)
+	}
 }
 
 // byKey reports whether rows come in the order of their keys, so that a key
@@ -145,12 +201,14 @@ const rowsPage = 1000
 func (c *cli) queryList(ctx context.Context, cl *client, projection string, v url.Values, q *queryFlags) error {
 	var rows []queryRow
 	var next json.RawMessage
+	var header http.Header
 	for left := q.limit; ; {
 		v.Set("limit", strconv.Itoa(min(left, rowsPage)))
-		body, _, err := cl.call(ctx, http.MethodGet, path("read-models", projection), v, nil)
+		body, h, err := cl.call(ctx, http.MethodGet, path("read-models", projection), v, nil)
 		if err != nil {
 			return fmt.Errorf("query %s: %w", projection, err)
 		}
+		header = h
 		page, cursor, err := decodePage(body)
 		if err != nil {
 			return fmt.Errorf("query %s: %w", projection, err)
@@ -170,6 +228,7 @@ func (c *cli) queryList(ctx context.Context, cl *client, projection string, v ur
 	if err := c.printRows(rows, next, q.format); err != nil {
 		return err
 	}
+	c.tellOld(projection, "", header)
 	if !rawjson.IsNull(next) && (q.format == "table" || q.format == "csv" || q.format == "jsonl") {
 		after, _ := rawjson.String(next)
 		if last := &rows[len(rows)-1]; q.byKey() && !last.isChild {
@@ -429,7 +488,10 @@ func (c *cli) queryKey(ctx context.Context, cl *client, projection, key string, 
 		v.Set("after", q.after) // of children: the last one's key
 	}
 	v.Set("limit", strconv.Itoa(min(q.limit, rowsPage)))
-	body, _, err := cl.call(ctx, http.MethodGet, path("read-models", projection, key), v, nil)
+	body, header, err := cl.call(ctx, http.MethodGet, path("read-models", projection, key), v, nil)
+	if header != nil {
+		defer c.tellOld(projection, key, header)
+	}
 	if err != nil {
 		return fmt.Errorf("query %s %s: %w", projection, key, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/projhost/projhost/host/api"
+	"github.com/projhost/projhost/store"
 )
 
 // watchEvery is how often status --watch asks.
@@ -114,11 +115,11 @@ func (c *cli) printConsumers(list []api.Consumer) {
 		fmt.Fprintln(c.stdout, "no consumers: configure a [[plugin]]")
 		return
 	}
-	t := newTable(c.stdout, "consumer", "state", "lag", "partitions", "epoch", "plugin", "digest")
-	right(t, 3, 4, 5)
+	t := newTable(c.stdout, "consumer", "state", "lag", "partitions", "undelivered", "epoch", "plugin", "digest")
+	right(t, 3, 4, 5, 6)
 	for i := range list {
 		k := &list[i]
-		t.AppendRow(table.Row{k.ID(), k.State, count(k.Lag), k.Partitions, k.Epoch, k.Plugin, shortDigest(k.Digest)})
+		t.AppendRow(table.Row{k.ID(), k.State, count(k.Lag), k.Partitions, count(undeliveredTotal(k)), k.Epoch, k.Plugin, shortDigest(k.Digest)})
 	}
 	t.Render()
 	for i := range list {
@@ -135,11 +136,15 @@ func printTrouble(w io.Writer, k *api.Consumer) {
 		if h.Code != 0 {
 			fmt.Fprintf(w, " (code %d)", h.Code)
 		}
-		fmt.Fprintf(w, "\n  %s\n", strings.ReplaceAll(h.Message, "\n", "\n  "))
+		fmt.Fprintf(w, "\n  %s\n", strings.ReplaceAll(printable(h.Message), "\n", "\n  "))
 		if h.Position > 0 {
-			fmt.Fprintf(w, "  at %s:%d, event %s %s, key %s, partition %d\n", h.Topic, h.Position, h.EventType, h.EventID, h.Key, h.Partition)
+			fmt.Fprintf(w, "  at %s:%d, event %s %s, key %s, partition %d\n", h.Topic, h.Position, h.EventType, h.EventID, printable(h.Key), h.Partition)
 		}
-		fmt.Fprintln(w, "  a restart, or a mended plugin, tries it again")
+		name := target{k.Type, k.Name}.word()
+		if h.Reason == store.HaltApplyError {
+			fmt.Fprintf(w, "  what can be done about the message: projhost undelivered list %s --status HALTED\n", name)
+		}
+		fmt.Fprintf(w, "  when it is mended: projhost consumers resume %s\n", name)
 	case k.Reason != "":
 		fmt.Fprintf(w, "\n%s is %s: %s\n", k.ID(), k.State, k.Reason)
 	}
@@ -179,7 +184,7 @@ func shortDigest(d string) string {
 }
 
 func (c *cli) consumersCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "consumers", Short: "List consumers, show how far one is"}
+	cmd := &cobra.Command{Use: "consumers", Short: "List consumers, show how far one is, stop and resume them"}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "list",
 		Short: "List the consumers with their state and lag",
@@ -224,9 +229,9 @@ func (c *cli) consumersCommand() *cobra.Command {
 				return fmt.Errorf("show consumer %s: %w", args[0], err)
 			}
 			c.printConsumer(&k)
-			return nil
+			return c.printHeld(cmd.Context(), cl, &k)
 		},
-	})
+	}, c.pauseCommand(), c.resumeCommand(), c.resetCommand(), c.dropCommand(), c.historyCommand())
 	return cmd
 }
 
@@ -268,7 +273,7 @@ func (c *cli) printConsumer(k *api.Consumer) {
 	t := newTable(c.stdout)
 	t.AppendRows([]table.Row{
 		{"consumer", k.ID()}, {"state", k.State}, {"since", k.StateSince}, {"plugin", k.Plugin}, {"digest", k.Digest},
-		{"distribution", k.Distribution}, {"epoch", k.Epoch}, {"build", k.Build}, {"lag", count(k.Lag)}, {"partitions", k.Partitions},
+		{"distribution", k.Distribution}, {"epoch", k.Epoch}, {"build", k.Build}, {"lag", count(k.Lag)}, {"partitions", k.Partitions}, {"undelivered", undeliveredCounts(k)},
 	})
 	t.Render()
 	printTrouble(c.stdout, k)
