@@ -11,8 +11,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/projhost/projhost/abi"
 	"github.com/projhost/projhost/host"
 	"github.com/projhost/projhost/host/internal/fake"
+	"github.com/projhost/projhost/plugins"
 	"github.com/projhost/projhost/store"
 )
 
@@ -60,4 +62,43 @@ func TestFailedClaimsHaltNothing(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A halt that cannot be recorded, since the database refuses that, is not for
+// ever: the message is tried again, for nobody could clear what nobody knows.
+func TestHaltNotRecordedIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		events := someEvents(60)
+		events[41].Type = "bad"
+		broken := counter("c")
+		var mended, refused atomic.Bool
+		broken.handle = func(c *fake.Call, e *abi.Entry) (abi.Status, *plugins.Failure) {
+			if e.TypeName == "bad" && !mended.Load() {
+				return abi.StatusReject, nil
+			}
+			return count(c, e)
+		}
+		h := start(t, st, nil, broken)
+		time.Sleep(time.Minute)
+		st.SetFault(func(call string, _ int) (error, error) {
+			if call == "Halt" {
+				refused.Store(true)
+				return errors.New("a code that nobody knows"), nil
+			}
+			return nil, nil
+		})
+		st.Append(events...)
+		time.Sleep(10 * time.Minute)
+		require.True(t, refused.Load())
+		mended.Store(true)
+		time.Sleep(2 * time.Minute)
+		require.Equal(t, host.StateRunning, status(t, h, "c").State)
+		ready, why := h.Ready()
+		require.True(t, ready, why)
+		require.Equal(t, want(events), seen(st, "c"))
+		require.NoError(t, h.stop())
+		require.Empty(t, st.Problems())
+	})
 }

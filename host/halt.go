@@ -10,11 +10,19 @@ import (
 )
 
 // halt stops the consumer for a message, here and, once it is recorded, on every
-// host. If the lease is gone it is somebody else's to decide.
+// host. If the lease is gone it is somebody else's to decide, and what cannot be
+// recorded stops nobody for good, since nobody could clear it: both are tried
+// again after a while.
 func (w *crew) halt(stop context.Context, h store.Halt) {
 	c := w.c
 	for _, s := range w.sessions {
 		s.end(errHalted)
+	}
+	lease, held := c.anyLease(h.Partition)
+	if !held {
+		c.log.Warn("the consumer is not halted: no lease is left to record it under", "reason", h.Reason, "message", h.Message)
+		w.rest = time.Now().Add(c.host.cfg.RetryMax)
+		return
 	}
 	if h.AtUS == 0 {
 		h.AtUS = time.Now().UnixMicro()
@@ -27,10 +35,6 @@ func (w *crew) halt(stop context.Context, h store.Halt) {
 	if m := c.host.metrics; m != nil {
 		m.Halted(c.id.String(), h.Reason)
 	}
-	lease, held := c.anyLease(h.Partition)
-	if !held {
-		return
-	}
 	loop := c.host.policy().NewLoop(nil)
 	for {
 		err := c.host.deps.Store.Halt(context.WithoutCancel(stop), c.id, lease, h)
@@ -40,14 +44,24 @@ func (w *crew) halt(stop context.Context, h store.Halt) {
 			return
 		case errors.Is(err, store.ErrFenced):
 			c.log.Warn("the halt is not recorded: the lease is gone")
-			c.setState(StateRunning, "", nil)
+			w.goOn()
 			return
 		}
 		c.log.Warn("the halt is not recorded yet", "error", err)
 		if err := loop.Again(stop, err); err != nil {
+			if stop.Err() == nil {
+				w.report(err)
+				w.goOn()
+			}
 			return
 		}
 	}
+}
+
+// goOn takes back a halt that is not recorded.
+func (w *crew) goOn() {
+	w.c.setState(StateRunning, "", nil)
+	w.rest = time.Now().Add(w.c.host.cfg.RetryMax)
 }
 
 // anyLease is a lease of the consumer, that of a partition if it is held here: a
