@@ -149,18 +149,19 @@ type MarkHolder struct {
 	SinceUS     int64  // when the transaction began
 }
 
-// PageQuery asks for a page of a topic. Partition ≥ 0 asks for that stored
-// partition only; -1 for all.
+// PageQuery asks for a page of a topic.
 type PageQuery struct {
-	Topic     string
-	After     int64
-	Limit     int
-	MaxBytes  int // of payload; 0: no limit
-	Partition int
+	Topic    string
+	After    int64
+	Limit    int
+	MaxBytes int // of payload; 0: no limit
+	// Partitions, rising, asks for the messages of these stored partitions only:
+	// those whose stream's id belongs there. nil: all.
+	Partitions []int
 }
 
 // Page is a contiguous part of a topic: Events are all committed messages with
-// a position in (From, To] (of the partition asked for, if one was), in order,
+// a position in (From, To] (of the partitions asked for, if any were), in order,
 // and none will ever appear there later. To is at least the last event's
 // position and at most the high-water mark; From == To means nothing new.
 type Page struct {

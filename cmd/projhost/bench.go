@@ -21,7 +21,12 @@ or on a database server, in interleaved rounds: by the best native Go pipeline w
 driver and doing the same work; by a loop of one transaction for each event; and by the host with a plugin in
 C and one in Go, with the time limit of calls off and on. All must leave the same rows. Only ratios within one
 run mean anything elsewhere. On a server the databases of the runs are made beside the one that --dsn names, called
-projhost_bench_…, and dropped at the end: the user must be allowed to. Loading and compiling plugins is not in the figures, but told.`,
+projhost_bench_…, and dropped at the end: the user must be allowed to. Loading and compiling plugins is not in the figures, but told.
+
+With --hosts it measures, instead of all that, how fast several hosts are together that share this machine's processors and the
+database server: for each number of hosts in the list, each a process of its own, in interleaved rounds, a consumer whose key is
+the stream's id and one whose key is a member of the payload. The hosts have shared the partitions out when the whole log appears
+with one commit; measured is the time from then until all checkpoints are at its end. With --idle also what each asks when idle.`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if latency {
@@ -49,6 +54,7 @@ projhost_bench_…, and dropped at the end: the user must be allowed to. Loading
 	f.StringSliceVar(&o.Only, "only", nil, "`names` of the contenders to run: native, loop, c, c+limit, go, go+limit")
 	f.StringVar(&o.CPUProfile, "cpuprofile", "", "write a profile of the runs to `file`")
 	f.StringVar(&o.Dir, "dir", "", "`folder` for SQLite's databases, on the disk to be measured (default: the temporary one)")
+	f.IntSliceVar(&o.Hosts, "hosts", nil, "compare these `numbers` of hosts on one database, with the first of them (servers only)")
 	f.BoolVar(&latency, "latency", false, "also measure how soon after an append its row can be read")
 	f.BoolVar(&appends, "append", false, "also measure appending through HTTP beside the driver used directly")
 	f.BoolVar(&idle, "idle", false, "also count the statements of a host that has nothing to do (servers only)")
@@ -84,6 +90,10 @@ func (c *cli) bench(cmd *cobra.Command, o bench.Options) error {
 
 func (c *cli) printBench(r *bench.Report) {
 	c.say("%s %s; %s events, %s accounts, %d rounds; %s %s, %d CPUs", r.Driver, r.Server, count(int64(r.Events)), count(int64(r.Accounts)), r.Rounds, r.Go, r.System, r.CPUs)
+	if r.Hosts != nil {
+		c.printHosts(r.Hosts)
+		return
+	}
 	t := newTable(c.stdout, "name", "events/s", "(min–max)", "of native", "× loop", "CPU µs", "of native", "B/event", "allocs", "")
 	for i := range r.Results {
 		x := &r.Results[i]
@@ -112,6 +122,21 @@ func (c *cli) printBench(r *bench.Report) {
 	}
 	for _, text := range r.NotRun {
 		c.say("not run: %s", text)
+	}
+}
+
+func (c *cli) printHosts(h *bench.Hosts) {
+	t := newTable(c.stdout, "hosts", "key", "messages/s", "(min–max)", "of first", "CPU µs, hosts", "database", "of first")
+	for _, x := range h.Results {
+		t.AppendRow([]any{
+			x.Hosts, x.Key, count(int64(x.PerSecond.Median)), count(int64(x.PerSecond.Min)) + "–" + count(int64(x.PerSecond.Max)),
+			fmt.Sprintf("%.2f", x.Ratio), figure(x.HostCPUMicros, "%.1f"), figure(x.DatabaseCPUMicros, "%.1f"), figure(x.CPURatio, "%.2f"),
+		})
+	}
+	right(t, 1, 3, 4, 5, 6, 7, 8)
+	t.Render()
+	for _, i := range h.Idle {
+		c.say("idle, %d hosts: %.1f statements a second and host, %.1f connections a host", i.Hosts, i.PerSecond, i.Connections)
 	}
 }
 

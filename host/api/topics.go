@@ -107,7 +107,7 @@ func (s *Server) readMessages(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	page, err := s.deps.Store.ReadPage(r.Context(), store.PageQuery{Topic: t.Name, After: after, Limit: limit, MaxBytes: pageBytes, Partition: -1})
+	page, err := s.deps.Store.ReadPage(r.Context(), store.PageQuery{Topic: t.Name, After: after, Limit: limit, MaxBytes: pageBytes})
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package reader
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/projhost/projhost/store"
@@ -18,6 +19,7 @@ type log struct {
 	incarnation uint64
 	wake        chan struct{}
 	reads       []int64 // After of every read
+	partitions  [][]int // and of which partitions
 	fail        error
 	gate        chan struct{} // if set, a read waits for it
 }
@@ -57,7 +59,7 @@ func (l *log) Topic(context.Context, string) (store.Topic, error) {
 
 func (l *log) ReadPage(ctx context.Context, q store.PageQuery) (store.Page, error) {
 	l.mu.Lock()
-	l.reads = append(l.reads, q.After)
+	l.reads, l.partitions = append(l.reads, q.After), append(l.partitions, q.Partitions)
 	gate := l.gate
 	l.mu.Unlock()
 	if gate != nil {
@@ -74,7 +76,7 @@ func (l *log) ReadPage(ctx context.Context, q store.PageQuery) (store.Page, erro
 	}
 	p := store.Page{Topic: q.Topic, From: q.After, To: max(q.After, l.end), End: l.end, Start: l.start, Incarnation: l.incarnation}
 	for _, e := range l.events {
-		if e.Position <= q.After {
+		if e.Position <= q.After || q.Partitions != nil && !slices.Contains(q.Partitions, e.Partition) {
 			continue
 		}
 		if len(p.Events) == q.Limit {

@@ -90,8 +90,10 @@ func (e *MissingHistoryError) Error() string {
 // an error: one of push or retry, *UnresolvedError, *MissingHistoryError, or
 // store.ErrIncarnation when what it read before may no longer be true.
 func (f *Feed) Run(ctx context.Context, after int64) error {
+	follower := f.source.follow(f.needs())
+	defer follower.leave()
 	for {
-		page, err := f.source.Next(ctx, after)
+		page, err := follower.next(ctx, after)
 		if err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -114,6 +116,20 @@ func (f *Feed) Run(ctx context.Context, after int64) error {
 		}
 		after = page.To
 	}
+}
+
+// needs tells which stored partitions have the feed's messages: its own where a
+// message's key is its stream's id, since an event is stored by that; all where
+// keys are computed.
+func (f *Feed) needs() reach {
+	if !f.keys.native() {
+		return nil
+	}
+	own := make(reach, len(f.cfg.Lane))
+	for p, l := range f.cfg.Lane {
+		own[p] = l != NoLane
+	}
+	return own.whole()
 }
 
 // feed gives the lanes their slices of one page.

@@ -62,6 +62,9 @@ func TestFeedDeals(t *testing.T) {
 	l := newLog()
 	all := events(95)
 	all[50].Type = "other"
+	for i := range all {
+		all[i].Partition = partition.Of(all[i].AggregateID, 16)
+	}
 	l.append(all...)
 	start, deal := make([]int64, 16), modulo(16, 3)
 	deal[partition.Of("5", 16)] = NoLane
@@ -100,6 +103,33 @@ func TestFeedDeals(t *testing.T) {
 		}
 	}
 	require.Equal(t, want, seen)
+	require.Len(t, l.partitions[0], 15)
+	require.NotContains(t, l.partitions[0], partition.Of("5", 16), "what belongs to nobody here is not read")
+}
+
+// Promise (P4): a computed key may be anybody's, wherever the message is stored.
+func TestFeedOfComputedKeysReadsAll(t *testing.T) {
+	t.Parallel()
+	l := newLog()
+	l.append(store.Event{AggregateID: "elsewhere", Type: "T", Data: []byte(`{"k":"here"}`)})
+	deal := make([]int, 16)
+	for p := range deal {
+		deal[p] = NoLane
+	}
+	deal[partition.Of("here", 16)] = 0
+	require.NotEqual(t, partition.Of("here", 16), partition.Of("elsewhere", 16))
+	lanes, err := follow(t, l, FeedConfig{Consumer: byPointers("/k"), Lanes: 1, Lane: deal, Start: make([]int64, 16)}, 0)
+	require.ErrorIs(t, err, errDone)
+	require.Nil(t, l.partitions[0])
+	require.Len(t, lanes[0][0].Entries, 1)
+
+	// One such input is enough.
+	both := byID()
+	both.Inputs[0].Types = []string{"U"}
+	both.Inputs = append(both.Inputs, byPointers("/k").Inputs...)
+	_, err = follow(t, l, FeedConfig{Consumer: both, Lanes: 1, Lane: deal, Start: make([]int64, 16)}, 0)
+	require.ErrorIs(t, err, errDone)
+	require.Nil(t, l.partitions[len(l.partitions)-1])
 }
 
 // The keys of a message are a set, in which the first place counts; what cannot

@@ -80,6 +80,16 @@ func (r *resolver) match(e *store.Event) match {
 // rule is the kind of key rule of the input that takes a message.
 func (r *resolver) rule(m match) abi.KeyKind { return r.consumer.Inputs[m.input].Key.Kind }
 
+// native tells whether all messages of the topic have the stream's id as their key.
+func (r *resolver) native() bool {
+	for i := range r.consumer.Inputs {
+		if in := &r.consumer.Inputs[i]; in.Topic == r.topic && in.Key.Kind != abi.KeyAggregateID {
+			return false
+		}
+	}
+	return true
+}
+
 // resolve puts a message's keys into r.keys. They are a set: a key named twice
 // is one key, at its first place. A text is the reason why they cannot be told.
 // told are the guest's answers, for rules that ask it.

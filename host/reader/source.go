@@ -29,6 +29,11 @@ type SourceConfig struct {
 // for itself. Reads of the same page are done once, and the next page is read
 // ahead.
 //
+// Where all who follow it need the messages of some stored partitions only, it has
+// the store pick those: several hosts that share a consumer would otherwise each
+// be sent all of the log. A page is given to nobody who needs more than it was
+// read for (P4).
+//
 // It is safe for concurrent use.
 type Source struct {
 	topics store.Topics
@@ -39,11 +44,19 @@ type Source struct {
 	stopped  chan struct{}
 
 	mu          sync.Mutex
-	ring        []*store.Page // oldest first
+	ring        []kept // oldest first
 	ringBytes   int
+	followers   map[*follower]bool
+	wants       reach // what they need, all together
 	flights     map[int64]*flight
 	incarnation uint64
 	end         int64 // of the topic, as last read
+}
+
+// kept is a page with the partitions that it was read for.
+type kept struct {
+	*store.Page
+	of reach
 }
 
 // flight is one read under way: the first page after a position, whenever there
@@ -53,6 +66,7 @@ type flight struct {
 	waiters int // guarded by Source.mu
 	done    chan struct{}
 	page    *store.Page
+	of      reach // that the page was read for
 	err     error
 }
 
@@ -70,6 +84,8 @@ func NewSource(topics store.Topics, topic string, cfg SourceConfig) *Source {
 		requests: make(chan *flight),
 		stopped:  make(chan struct{}),
 		flights:  make(map[int64]*flight),
+
+		followers: make(map[*follower]bool),
 	}
 }
 
@@ -114,14 +130,15 @@ func (s *Source) lookAtEnd(ctx context.Context) {
 	}
 }
 
-// Next returns the page that follows a position, and waits at the end of the
+// next returns the page that follows a position, and waits at the end of the
 // topic until there is one. The page is shared: nobody changes it. Errors are
 // those of the read, which is not repeated here, and ctx's.
-func (s *Source) Next(ctx context.Context, after int64) (*store.Page, error) {
+func (to *follower) next(ctx context.Context, after int64) (*store.Page, error) {
+	s := to.source
 	for {
 		s.mu.Lock()
-		if page := s.lookup(after); page != nil {
-			ahead := s.readAhead(page)
+		if page := s.lookup(after, to.need); page != nil {
+			ahead := s.readAhead(page, to.need)
 			s.mu.Unlock()
 			return page, s.request(ctx, ahead)
 		}
@@ -144,9 +161,11 @@ func (s *Source) Next(ctx context.Context, after int64) (*store.Page, error) {
 		s.mu.Lock()
 		f.waiters--
 		var page, ahead = f.page, (*flight)(nil)
-		current := page != nil && page.Incarnation == s.topics.Incarnation()
+		// A read that began before this follower came may be of too few partitions;
+		// the next is not.
+		current := page != nil && page.Incarnation == s.topics.Incarnation() && f.of.covers(to.need)
 		if err == nil && current {
-			ahead = s.readAhead(page)
+			ahead = s.readAhead(page, to.need)
 		}
 		s.mu.Unlock()
 
@@ -199,8 +218,8 @@ func (s *Source) join(after int64) (*flight, bool) {
 
 // readAhead returns a flight for what follows a page, if there is more and
 // nobody reads it yet. s.mu is held.
-func (s *Source) readAhead(page *store.Page) *flight {
-	if page.To >= page.End || s.flights[page.To] != nil || s.lookup(page.To) != nil {
+func (s *Source) readAhead(page *store.Page, need reach) *flight {
+	if page.To >= page.End || s.flights[page.To] != nil || s.lookup(page.To, need) != nil {
 		return nil
 	}
 	f := &flight{after: page.To, done: make(chan struct{})}
@@ -208,16 +227,16 @@ func (s *Source) readAhead(page *store.Page) *flight {
 	return f
 }
 
-// lookup returns what the ring has after a position, nil if nothing. s.mu is
-// held.
-func (s *Source) lookup(after int64) *store.Page {
+// lookup returns what the ring has after a position for somebody with a need, nil
+// if nothing. s.mu is held.
+func (s *Source) lookup(after int64, need reach) *store.Page {
 	if now := s.topics.Incarnation(); now != s.incarnation {
 		// What was read of the database may no longer be true.
 		s.ring, s.ringBytes, s.incarnation = nil, 0, now
 	}
 	for i := len(s.ring) - 1; i >= 0; i-- {
-		if p := s.ring[i]; p.From <= after && after < p.To {
-			return cut(p, after)
+		if p := s.ring[i]; p.From <= after && after < p.To && p.of.covers(need) {
+			return cut(p.Page, after)
 		}
 	}
 	return nil
@@ -242,8 +261,11 @@ func (s *Source) fly(ctx context.Context, f *flight) {
 		// The channel is taken before the read, so that an append between the
 		// two is not slept through.
 		wake := s.topics.Wake(s.topic)
+		s.mu.Lock()
+		f.of = s.wants // nobody changes it
+		s.mu.Unlock()
 		page, err := s.topics.ReadPage(ctx, store.PageQuery{
-			Topic: s.topic, After: f.after, Limit: s.cfg.PageMessages, MaxBytes: s.cfg.PageBytes, Partition: -1,
+			Topic: s.topic, After: f.after, Limit: s.cfg.PageMessages, MaxBytes: s.cfg.PageBytes, Partitions: f.of.list(),
 		})
 		if err != nil {
 			s.land(f, nil, err)
@@ -291,23 +313,23 @@ func (s *Source) landLocked(f *flight, page *store.Page, err error) {
 	f.page, f.err = page, err
 	delete(s.flights, f.after)
 	if page != nil && page.Incarnation == s.topics.Incarnation() {
-		s.keep(page)
+		s.keep(kept{page, f.of})
 	}
 	close(f.done)
 }
 
 // keep puts a page into the ring and drops the oldest over the bound; the
 // newest always stays.
-func (s *Source) keep(page *store.Page) {
+func (s *Source) keep(page kept) {
 	if s.incarnation != page.Incarnation {
 		s.ring, s.ringBytes, s.incarnation = nil, 0, page.Incarnation
 	}
 	s.end = page.End
 	s.ring = append(s.ring, page)
-	s.ringBytes += pageBytes(page)
+	s.ringBytes += pageBytes(page.Page)
 	drop := 0
 	for s.ringBytes > s.cfg.RingBytes && drop < len(s.ring)-1 {
-		s.ringBytes -= pageBytes(s.ring[drop])
+		s.ringBytes -= pageBytes(s.ring[drop].Page)
 		drop++
 	}
 	if drop > 0 {

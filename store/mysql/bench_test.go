@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"context"
 	"sync"
 	"testing"
 
@@ -21,5 +22,20 @@ func BenchmarkStore(b *testing.B) {
 			dsns[cfg.Database] = dbtest.MySQL(tb)
 		}
 		return open(tb, Options{DSN: dsns[cfg.Database]})
+	})
+}
+
+// BenchmarkLeaseCheck tells what checking the leases costs of an apply, in percent.
+func BenchmarkLeaseCheck(b *testing.B) {
+	storetest.LeaseCheck(b, func(tb testing.TB, _ storetest.Config) store.Store {
+		return open(tb, Options{DSN: dbtest.MySQL(tb)})
+	}, func(ctx context.Context, st store.Store, batch *store.Batch) error {
+		s := st.(*Store)
+		return s.engine.write(ctx, "apply", func(se *session) error {
+			if err := s.writeRows(ctx, se, batch.Tables); err != nil {
+				return err
+			}
+			return s.moveCheckpoints(ctx, se, batch)
+		})
 	})
 }

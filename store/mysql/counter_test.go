@@ -35,7 +35,7 @@ func topic(t testing.TB, s *Store) store.Topic {
 // all reads the topic page by page.
 func all(t testing.TB, s *Store, q store.PageQuery) (list []store.Event) {
 	t.Helper()
-	q.Topic, q.Partition = store.EventsTopic, -1
+	q.Topic = store.EventsTopic
 	for {
 		p, err := s.ReadPage(context.Background(), q)
 		require.NoError(t, err)
@@ -88,7 +88,7 @@ func TestPositionsHaveNoGaps(t *testing.T) {
 	followed := make([][]store.Event, readers)
 	for i := range readers {
 		reading.Go(func() {
-			q := store.PageQuery{Topic: store.EventsTopic, Limit: 1 + 20*i, Partition: -1}
+			q := store.PageQuery{Topic: store.EventsTopic, Limit: 1 + 20*i}
 			for last := false; ; {
 				p, err := s.ReadPage(context.Background(), q)
 				if err != nil {
@@ -151,7 +151,7 @@ func TestMarkIsTheCommittedCounter(t *testing.T) {
 		_, err := s.Commit(context.Background(), appendTo("A-1", 2, event("3")))
 		appended <- err
 	}()
-	p, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Limit: 10, Partition: -1})
+	p, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Limit: 10})
 	require.NoError(t, err)
 	require.Len(t, p.Events, 2)
 	require.EqualValues(t, 2, p.End)
@@ -180,7 +180,7 @@ func TestPagesGoPastWhatWasDeletedByHand(t *testing.T) {
 	for _, limit := range []int{1, 3, 6, 16, 17, 100} {
 		list := all(t, s, store.PageQuery{Limit: limit})
 		require.Len(t, list, 16)
-		p, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Limit: limit, After: 15, Partition: -1})
+		p, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Limit: limit, After: 15})
 		require.NoError(t, err)
 		require.NotEmpty(t, p.Events)
 	}
@@ -207,7 +207,7 @@ func TestPagesKeepToTheirBytes(t *testing.T) {
 	const maxBytes = 1_000_000
 	var list []store.Event
 	for after := int64(0); ; {
-		p, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, After: after, Limit: 400, MaxBytes: maxBytes, Partition: -1})
+		p, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, After: after, Limit: 400, MaxBytes: maxBytes})
 		require.NoError(t, err)
 		if p.From == p.To {
 			break
@@ -310,7 +310,7 @@ func TestPagesTouchOnlyTheirRows(t *testing.T) {
 	_, err := s.Import(t.Context(), imports)
 	require.NoError(t, err)
 	exec(t, conns(t, s, 1)[0], "ANALYZE TABLE ph_events")
-	for _, q := range []store.PageQuery{{Partition: -1}, {Partition: -1, After: length / 2}, {Partition: 2}, {Partition: 1, After: length / 2}} {
+	for _, q := range []store.PageQuery{{}, {After: length / 2}, {Partitions: []int{2}}, {Partitions: []int{1}, After: length / 2}, {Partitions: []int{0, 3}, After: length / 2}} {
 		q.Topic, q.Limit = store.EventsTopic, 10
 		err := s.engine.read(t.Context(), "read", func(se *session) error {
 			if _, err := se.Exec(t.Context(), "FLUSH STATUS"); err != nil {
@@ -329,7 +329,7 @@ func TestPagesTouchOnlyTheirRows(t *testing.T) {
 				touched += n
 				return err
 			})
-			require.Less(t, touched, int64(60), "partition %d after %d", q.Partition, q.After)
+			require.Less(t, touched, int64(60), "partitions %v after %d", q.Partitions, q.After)
 			return err
 		})
 		require.NoError(t, err)

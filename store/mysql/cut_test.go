@@ -196,7 +196,7 @@ func TestDeadIdleConnectionsAreReplaced(t *testing.T) {
 		_, err := s.Commit(t.Context(), appendTo("A-1", int64(i), event("1")))
 		require.NoError(t, err)
 		proxy.Cut()
-		_, err = s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Limit: 10, Partition: -1})
+		_, err = s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Limit: 10})
 		require.NoError(t, err)
 		proxy.Cut()
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/rules"
 )
 
 // pageLimitDefault is the length of a page or list whose limit was left open.
@@ -112,8 +113,12 @@ func (p *pageRead) piece(ctx context.Context, se *session) error {
 		want = min(want, (q.MaxBytes-p.size)/usual*5/4+16)
 	}
 	text, args := p.s.q.page, []any{p.after, p.page.End, q.Topic, int64(want)}
-	if q.Partition >= 0 {
-		text, args = p.s.q.pagePart, append([]any{int64(q.Partition)}, args...)
+	switch {
+	case q.Partitions == nil:
+	case len(q.Partitions) == 1:
+		text, args = p.s.q.pagePart, append([]any{int64(q.Partitions[0])}, args...)
+	default:
+		text, args = p.s.q.pageSome, append([]any{rules.PartitionBits(q.Partitions, p.s.Partitions())}, args...)
 	}
 	rows, full := 0, false
 	err := se.scan(ctx, text, args, func(vals []driver.Value) error {

@@ -28,6 +28,31 @@ func BenchmarkStore(b *testing.B) {
 	})
 }
 
+// BenchmarkLeaseCheck tells what checking the leases costs of an apply, in percent.
+func BenchmarkLeaseCheck(b *testing.B) {
+	storetest.LeaseCheck(b, func(tb testing.TB, _ storetest.Config) store.Store {
+		s, err := Open(context.Background(), Options{DSN: dbtest.Postgres(tb), TablePrefix: "ph_"})
+		require.NoError(tb, err)
+		return s
+	}, func(ctx context.Context, st store.Store, batch *store.Batch) error {
+		s := st.(*Store)
+		f, err := s.applyFlight(batch)
+		if err != nil {
+			return err
+		}
+		defer f.free()
+		list := slices.Delete(f.list, f.fence, f.fence+1)
+		return s.engine.inFlight(ctx, "apply", func() (committing bool, err error) {
+			return false, s.engine.with(ctx, func(c *conn) error {
+				run, cancel := s.engine.steady(ctx)
+				defer cancel()
+				_, err := c.run(run, list...)
+				return err
+			})
+		})
+	})
+}
+
 // BenchmarkApplyBesideNative writes the same batches in turn through the store
 // and by a pipeline written by hand with pgx, into tables of the same shape in one
 // database, and tells how fast the store is in comparison.

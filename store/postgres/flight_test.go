@@ -136,7 +136,7 @@ func TestOneFlight(t *testing.T) {
 			return s.Apply(t.Context(), b)
 		}},
 		"page": {1, nil, func() error {
-			_, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Limit: 100, MaxBytes: 1 << 20, Partition: -1})
+			_, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Limit: 100, MaxBytes: 1 << 20})
 			return err
 		}},
 		"rows": {1, nil, func() error {

@@ -73,7 +73,7 @@ type reader struct {
 }
 
 func (r *reader) page(ctx context.Context) (n int, err error) {
-	page, err := r.s.ReadPage(ctx, store.PageQuery{Topic: store.EventsTopic, After: r.cursor, Limit: 500, Partition: -1})
+	page, err := r.s.ReadPage(ctx, store.PageQuery{Topic: store.EventsTopic, After: r.cursor, Limit: 500})
 	if err != nil {
 		return 0, err
 	}
@@ -142,7 +142,7 @@ func TestPagesFollowTheMark(t *testing.T) {
 	appended := res.Streams[0].LastPosition
 	require.Greater(t, appended, open)
 	for _, s := range []*Store{here, there} {
-		page, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Partition: -1})
+		page, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic})
 		require.NoError(t, err)
 		require.Empty(t, page.Events)
 		require.Less(t, page.To, open)

@@ -87,8 +87,8 @@ func TestPlansOfTinyTablesServeLargeOnes(t *testing.T) {
 				require.NoError(t, err)
 				_, err = s.Commit(t.Context(), commit)
 				require.Error(t, err)
-				for _, partition := range []int{-1, 7} {
-					_, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Limit: 100, MaxBytes: 1 << 20, Partition: partition})
+				for _, partitions := range [][]int{nil, {7}, {7, 9}} {
+					_, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Limit: 100, MaxBytes: 1 << 20, Partitions: partitions})
 					require.NoError(t, err)
 				}
 				_, err = s.Import(t.Context(), []store.ImportEvent{{AggregateType: "x", AggregateID: "y", NewEvent: given(int(at))}})

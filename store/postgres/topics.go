@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/rules"
 )
 
 const pageLimitDefault = 1000
@@ -130,23 +131,28 @@ func (s *Store) pageStatement(q *store.PageQuery) *statement {
 	// along once, and are left out here.
 	size := s.eventSize.Load()
 	fit := q.MaxBytes > 0 && (size == 0 || size*int64(q.Limit) > int64(q.MaxBytes)/4)
-	st := &statement{sql: s.q.page}
+	plain, fitting := s.q.page, s.q.pageFit
+	switch {
+	case q.Partitions == nil:
+	case len(q.Partitions) == 1:
+		plain, fitting = s.q.pagePart, s.q.partFit
+	default:
+		plain, fitting = s.q.pageSome, s.q.someFit
+	}
+	st := &statement{sql: plain}
 	st.text(q.Topic)
 	st.int8(q.After)
 	st.int8(int64(q.Limit))
-	switch {
-	case fit && q.Partition >= 0:
-		st.sql = s.q.partFit
-	case fit:
-		st.sql = s.q.pageFit
-	case q.Partition >= 0:
-		st.sql = s.q.pagePart
-	}
 	if fit {
+		st.sql = fitting
 		st.int8(int64(q.MaxBytes))
 	}
-	if q.Partition >= 0 {
-		st.int4(q.Partition)
+	switch {
+	case q.Partitions == nil:
+	case len(q.Partitions) == 1:
+		st.int4(q.Partitions[0])
+	default:
+		st.bytes(rules.PartitionBits(q.Partitions, s.Partitions()))
 	}
 	return st
 }

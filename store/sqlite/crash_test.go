@@ -84,7 +84,7 @@ func checkAfterKill(t *testing.T, path string, acknowledged map[string]string) {
 	defer func() { require.NoError(t, s.Close()) }()
 	stored, versions := map[string]string{}, map[string]int64{}
 	for after := int64(0); ; {
-		p, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, After: after, Limit: 5000, Partition: -1})
+		p, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, After: after, Limit: 5000})
 		require.NoError(t, err)
 		if p.From == p.To {
 			break

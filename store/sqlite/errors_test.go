@@ -135,7 +135,7 @@ func TestDamagedDatabase(t *testing.T) {
 	}
 	require.NoError(t, f.Close())
 	s = openTest(t, Options{DSN: path})
-	_, err = s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Limit: 5000, Partition: -1})
+	_, err = s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Limit: 5000})
 	requireTransient(t, err, lib.SQLITE_CORRUPT, "restore a backup")
 	_, err = s.Import(t.Context(), manyEvents(5000, 5100))
 	requireTransient(t, err, lib.SQLITE_CORRUPT, "restore a backup")
@@ -198,7 +198,7 @@ func TestUnknownCodecIsRefusedOnRead(t *testing.T) {
 	appendOne(t, s, "A-1")
 	require.NoError(t, s.SaveSnapshot(t.Context(), store.Snapshot{AggregateType: "account", AggregateID: "A-1", Sequence: 1, Data: []byte(`1`)}))
 	run(t, s.opt.DSN, `UPDATE ph_events SET codec_version = 2; UPDATE ph_snapshots SET codec_version = 2`)
-	_, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Partition: -1})
+	_, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic})
 	require.ErrorContains(t, err, "position 1")
 	require.ErrorContains(t, err, "json has no version 2")
 	_, err = s.ReadStream(t.Context(), "account", "A-1", 1, 10)
@@ -213,7 +213,7 @@ func TestMutilatedEventIsRefusedOnRead(t *testing.T) {
 	appendOne(t, s, "A-1")
 	for _, id := range []string{"x''", "x'0102'", "zeroblob(15)", "zeroblob(17)"} {
 		run(t, s.opt.DSN, `UPDATE ph_events SET id = `+id)
-		_, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic, Partition: -1})
+		_, err := s.ReadPage(t.Context(), store.PageQuery{Topic: store.EventsTopic})
 		require.ErrorContains(t, err, "position 1", id)
 	}
 }
@@ -238,7 +238,7 @@ func TestRewoundDatabaseRaisesTheIncarnation(t *testing.T) {
 	for range 5 {
 		appendOne(t, s, "A-1")
 	}
-	q := store.PageQuery{Topic: store.EventsTopic, Partition: -1}
+	q := store.PageQuery{Topic: store.EventsTopic}
 	page, err := s.ReadPage(t.Context(), q)
 	require.NoError(t, err)
 	before := page.Incarnation

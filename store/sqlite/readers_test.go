@@ -40,7 +40,7 @@ func TestReadersSurviveHowReadsEnd(t *testing.T) {
 		<-held
 	}
 	cancel()
-	_, err := s.ReadPage(ctx, store.PageQuery{Topic: store.EventsTopic, Partition: -1})
+	_, err := s.ReadPage(ctx, store.PageQuery{Topic: store.EventsTopic})
 	require.ErrorIs(t, err, context.Canceled)
 	close(free)
 	wg.Wait()

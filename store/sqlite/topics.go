@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql/driver"
 	"fmt"
+	"strings"
 	"sync/atomic"
 
 	"github.com/projhost/projhost/store"
@@ -110,10 +111,14 @@ func (s *Store) readPage(ctx context.Context, c *conn, q store.PageQuery) (store
 		return page, nil
 	}
 	var r *rows
-	if q.Partition < 0 {
+	switch {
+	case q.Partitions == nil:
 		r, err = c.query(ctx, s.q.page, q.After, page.End, int64(q.Limit))
-	} else {
-		r, err = c.query(ctx, s.q.pagePart, int64(q.Partition), q.After, page.End, int64(q.Limit))
+	case len(q.Partitions) == 1:
+		r, err = c.query(ctx, s.q.pagePart, int64(q.Partitions[0]), q.After, page.End, int64(q.Limit))
+	default:
+		list := strings.ReplaceAll(fmt.Sprint(q.Partitions), " ", ",") // is JSON
+		r, err = c.query(ctx, s.q.pageSome, list, q.After, page.End, int64(q.Limit))
 	}
 	if err != nil {
 		return store.Page{}, err

@@ -288,33 +288,39 @@ func TestReadPage(t *testing.T) {
 	one, two := storedRow(newEvent(1), "A-1", 4, 1), storedRow(newEvent(2), "A-1", 6, 2)
 
 	next = page(9, 3, one, two)
-	p := read(store.PageQuery{After: 3, Limit: 10, Partition: -1})
+	p := read(store.PageQuery{After: 3, Limit: 10})
 	require.Equal(t, []int64{3, 9, 9, 3, 2}, []int64{p.From, p.To, p.End, p.Start, int64(len(p.Events))})
 	require.Equal(t, store.PartitionOf("A-1", 256), p.Events[0].Partition)
 	golden(t, "page.sql", srv.log[0].text)
 
 	next = page(9, 3, one, two)
-	p = read(store.PageQuery{After: 3, Limit: 2, Partition: 5})
+	p = read(store.PageQuery{After: 3, Limit: 2, Partitions: []int{5}})
 	require.EqualValues(t, 6, p.To, "a full page ends at its last message")
 	golden(t, "page_of_partition.sql", srv.log[1].text)
 	require.Equal(t, int64(5), srv.log[1].args["partition"])
 
 	next = page(9, 3, one, two)
-	p = read(store.PageQuery{After: 3, Limit: 10, MaxBytes: 9, Partition: -1})
+	p = read(store.PageQuery{After: 3, Limit: 10, Partitions: []int{5, 9}})
+	require.EqualValues(t, 9, p.To)
+	golden(t, "page_of_partitions.sql", srv.log[2].text)
+	require.Equal(t, append([]byte{1 << 5, 1 << 1}, make([]byte, 30)...), srv.log[2].args["partitions"])
+
+	next = page(9, 3, one, two)
+	p = read(store.PageQuery{After: 3, Limit: 10, MaxBytes: 9})
 	require.Len(t, p.Events, 1)
 	require.EqualValues(t, 4, p.To)
 
 	next = page(9, 3)
-	p = read(store.PageQuery{After: 9, Limit: 10, Partition: -1})
+	p = read(store.PageQuery{After: 9, Limit: 10})
 	require.Equal(t, []int64{9, 9}, []int64{p.From, p.To})
 	before := p.Incarnation
 
 	next = page(5, 3) // another database stands there
-	p = read(store.PageQuery{After: 9, Limit: 10, Partition: -1})
+	p = read(store.PageQuery{After: 9, Limit: 10})
 	require.Greater(t, p.Incarnation, before)
 
 	next = &reply{columns: 15}
-	_, err := s.ReadPage(t.Context(), store.PageQuery{Topic: "nothing", Partition: -1})
+	_, err := s.ReadPage(t.Context(), store.PageQuery{Topic: "nothing"})
 	require.ErrorIs(t, err, store.ErrNotFound)
 }
 

@@ -11,6 +11,7 @@ type queries struct {
 	stream     string
 	page       string
 	pagePart   string
+	pageSome   string
 	snapshot   string
 	applyBegin string
 	applyHold  string
@@ -39,6 +40,7 @@ func newQueries(c *sqlstore.Core) queries {
 		stream:     c.SQL(streamSQL),
 		page:       c.SQL(pageSQL),
 		pagePart:   c.SQL(pagePartSQL),
+		pageSome:   c.SQL(pageSomeSQL),
 		snapshot:   c.SQL(snapshotSQL),
 		applyBegin: c.SQL(batchHead + "\n" + stageLeasesSQL + stageMovesSQL),
 		applyHold:  c.SQL("BEGIN TRANSACTION;\n" + holdLeasesSQL + guardLeasesSQL),

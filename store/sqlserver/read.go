@@ -9,6 +9,7 @@ import (
 	mssql "github.com/microsoft/go-mssqldb"
 
 	"github.com/projhost/projhost/store"
+	"github.com/projhost/projhost/store/internal/rules"
 )
 
 // eventColumns in the order that scanEvent reads. The partition is not read but
@@ -41,6 +42,16 @@ FROM {{topics}} AS t
 OUTER APPLY (
   SELECT TOP (@limit) v.* FROM {{events}} AS v
   WHERE v.partition_key = @partition AND v.position > @after AND v.position <= t.high_water_mark ORDER BY v.position
+) AS e
+WHERE t.name = CAST(@topic COLLATE ` + collation + ` AS varchar(1020)) ORDER BY e.position`
+
+	// A condition that no index fits: rows come in the order of positions.
+	pageSomeSQL = `SELECT t.high_water_mark, t.topic_start, ` + eventColumns + `
+FROM {{topics}} AS t
+OUTER APPLY (
+  SELECT TOP (@limit) v.* FROM {{events}} AS v
+  WHERE CAST(SUBSTRING(@partitions, v.partition_key / 8 + 1, 1) AS int) & POWER(2, v.partition_key % 8) <> 0
+    AND v.position > @after AND v.position <= t.high_water_mark ORDER BY v.position
 ) AS e
 WHERE t.name = CAST(@topic COLLATE ` + collation + ` AS varchar(1020)) ORDER BY e.position`
 )
@@ -194,9 +205,14 @@ func (s *Store) ReadPage(ctx context.Context, q store.PageQuery) (store.Page, er
 	look := s.Look(q.Topic)
 	text := s.q.page
 	args := []any{sql.Named("topic", mssql.NVarCharMax(q.Topic)), sql.Named("after", q.After), sql.Named("limit", int64(q.Limit))}
-	if q.Partition >= 0 {
+	switch {
+	case q.Partitions == nil:
+	case len(q.Partitions) == 1:
 		text = s.q.pagePart
-		args = append(args, sql.Named("partition", int64(q.Partition)))
+		args = append(args, sql.Named("partition", int64(q.Partitions[0])))
+	default:
+		text = s.q.pageSome
+		args = append(args, sql.Named("partitions", rules.PartitionBits(q.Partitions, s.Partitions())))
 	}
 	page := store.Page{Topic: q.Topic, From: q.After}
 	found, size := false, 0

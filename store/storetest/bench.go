@@ -154,14 +154,14 @@ func (x *benches) readPage(b *testing.B) {
 		_, err := s.Import(b.Context(), benchImports(n, n+5000))
 		require.NoError(b, err)
 	}
-	all, err := readAll(b.Context(), s, store.PageQuery{Limit: 5000, Partition: -1})
+	all, err := readAll(b.Context(), s, store.PageQuery{Limit: 5000})
 	require.NoError(b, err)
 	require.Len(b, all, total)
 	for _, limit := range []int{100, 1000, 5000} {
 		b.Run(fmt.Sprintf("events=%d", limit), func(b *testing.B) {
 			b.ReportAllocs()
 			// As the host asks: no page is over a size.
-			q := store.PageQuery{Topic: store.EventsTopic, Limit: limit, MaxBytes: limit << 10, Partition: -1}
+			q := store.PageQuery{Topic: store.EventsTopic, Limit: limit, MaxBytes: limit << 10}
 			n := 0
 			for b.Loop() {
 				p, err := s.ReadPage(b.Context(), q)
@@ -175,16 +175,35 @@ func (x *benches) readPage(b *testing.B) {
 		})
 	}
 	b.Run("partition", func(b *testing.B) {
-		q := store.PageQuery{Topic: store.EventsTopic, Limit: 1000, Partition: 0}
+		q := store.PageQuery{Topic: store.EventsTopic, Limit: 1000, Partitions: []int{0}}
 		n := 0
 		for b.Loop() {
 			p, err := s.ReadPage(b.Context(), q)
 			require.NoError(b, err)
 			n += len(p.Events)
-			q.Partition = (q.Partition + 1) % 256
+			q.Partitions[0] = (q.Partitions[0] + 1) % 256
 		}
 		perSecond(b, n, "events")
 	})
+	// What hosts that share a consumer read: each a part of all, over the whole log.
+	for _, hosts := range []int{2, 4} {
+		b.Run(fmt.Sprintf("share=1:%d", hosts), func(b *testing.B) {
+			q := store.PageQuery{Topic: store.EventsTopic, Limit: 4000, MaxBytes: 1 << 20}
+			for p := 0; p < 256; p += hosts {
+				q.Partitions = append(q.Partitions, p)
+			}
+			passed := int64(0)
+			for b.Loop() {
+				p, err := s.ReadPage(b.Context(), q)
+				require.NoError(b, err)
+				passed += p.To - p.From
+				if q.After = p.To; p.To == p.End {
+					q.After = 0
+				}
+			}
+			perSecond(b, int(passed), "events")
+		})
+	}
 }
 
 // applying is a projection of loan applications whose rows are all there: each

@@ -67,7 +67,7 @@ func (d *db) stream(typ, aggregate string) []store.Event {
 // all reads the whole events topic, page by page.
 func (d *db) all() []store.Event {
 	d.t.Helper()
-	list, err := readAll(d.ctx(), d, store.PageQuery{Limit: 100, Partition: -1})
+	list, err := readAll(d.ctx(), d, store.PageQuery{Limit: 100})
 	require.NoError(d.t, err)
 	return list
 }

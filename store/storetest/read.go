@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -74,12 +75,12 @@ func readTopics(t *testing.T, d *db) {
 	require.True(t, found)
 	_, err = d.Topic(d.ctx(), "nowhere")
 	require.ErrorIs(t, err, store.ErrNotFound)
-	_, err = d.ReadPage(d.ctx(), store.PageQuery{Topic: "nowhere", Limit: 1, Partition: -1})
+	_, err = d.ReadPage(d.ctx(), store.PageQuery{Topic: "nowhere", Limit: 1})
 	require.ErrorIs(t, err, store.ErrNotFound)
 }
 
 func readEmptyTopic(t *testing.T, d *db) {
-	page, err := d.ReadPage(d.ctx(), store.PageQuery{Topic: store.EventsTopic, Limit: 10, Partition: -1})
+	page, err := d.ReadPage(d.ctx(), store.PageQuery{Topic: store.EventsTopic, Limit: 10})
 	require.NoError(t, err)
 	// A start may have drawn positions that no event will have.
 	require.Equal(t, store.Page{Topic: store.EventsTopic, To: page.End, End: page.End, Incarnation: d.Incarnation()}, page)
@@ -96,7 +97,7 @@ func readContiguous(t *testing.T, d *db) {
 	for _, limit := range []int{1, 7, 100, n, n + 1} {
 		seen := 0
 		for after := int64(0); ; {
-			p, err := d.ReadPage(d.ctx(), store.PageQuery{Topic: store.EventsTopic, After: after, Limit: limit, Partition: -1})
+			p, err := d.ReadPage(d.ctx(), store.PageQuery{Topic: store.EventsTopic, After: after, Limit: limit})
 			require.NoError(t, err)
 			require.Equal(t, store.EventsTopic, p.Topic)
 			require.Equal(t, after, p.From)
@@ -131,7 +132,7 @@ func readLimits(t *testing.T, d *db) {
 		{3, 0, 3}, {100, 0, 10}, {10, 0, 10},
 		{100, 300, 3}, {100, 299, 2}, {100, 399, 3}, {100, 100, 1}, {100, 1, 1}, {100, 1000, 10}, {100, 999, 9}, {2, 1000, 2},
 	} {
-		p, err := d.ReadPage(d.ctx(), store.PageQuery{Topic: store.EventsTopic, Limit: c.limit, MaxBytes: c.bytes, Partition: -1})
+		p, err := d.ReadPage(d.ctx(), store.PageQuery{Topic: store.EventsTopic, Limit: c.limit, MaxBytes: c.bytes})
 		require.NoError(t, err)
 		require.Len(t, p.Events, c.want, "limit %d, %d bytes", c.limit, c.bytes)
 		if c.want < 10 {
@@ -156,7 +157,7 @@ func readPartition(t *testing.T, d *db) {
 			}
 		}
 		require.NotEmpty(t, want)
-		got, err := readAll(few.ctx(), few, store.PageQuery{Limit: 3, Partition: p})
+		got, err := readAll(few.ctx(), few, store.PageQuery{Limit: 3, Partitions: []int{p}})
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 		total += len(got)
@@ -165,13 +166,34 @@ func readPartition(t *testing.T, d *db) {
 
 	// What a page skips is other partitions' alone: To goes past it.
 	last := all[len(all)-1]
-	p, err := few.ReadPage(few.ctx(), store.PageQuery{Topic: store.EventsTopic, Limit: 1000, Partition: (last.Partition + 1) % 5})
+	p, err := few.ReadPage(few.ctx(), store.PageQuery{Topic: store.EventsTopic, Limit: 1000, Partitions: []int{(last.Partition + 1) % 5}})
 	require.NoError(t, err)
 	require.Equal(t, last.Position, p.To)
+
+	// The same of several at once, in pages bounded by number and by size.
+	for _, partitions := range [][]int{{0, 2}, {1, 2, 3, 4}, {0, 1, 2, 3, 4}} {
+		var want []store.Event
+		for _, e := range all {
+			if slices.Contains(partitions, e.Partition) {
+				want = append(want, e)
+			}
+		}
+		for _, q := range []store.PageQuery{{Limit: 7}, {Limit: 1000}, {Limit: 1000, MaxBytes: 300}} {
+			q.Partitions = partitions
+			got, err := readAll(few.ctx(), few, q)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		}
+	}
+	others := slices.DeleteFunc([]int{0, 1, 2, 3, 4}, func(p int) bool { return p == last.Partition })
+	p, err = few.ReadPage(few.ctx(), store.PageQuery{Topic: store.EventsTopic, After: last.Position - 1, Limit: 1000, Partitions: others})
+	require.NoError(t, err)
+	require.Equal(t, last.Position, p.To)
+	require.Empty(t, p.Events)
 }
 
 func readBad(t *testing.T, d *db) {
-	_, err := d.ReadPage(d.ctx(), store.PageQuery{Topic: store.EventsTopic, After: -1, Limit: 10, Partition: -1})
+	_, err := d.ReadPage(d.ctx(), store.PageQuery{Topic: store.EventsTopic, After: -1, Limit: 10})
 	requireInvalid(t, err, "bad_request", -1)
 }
 
@@ -179,7 +201,7 @@ func readPastEnd(t *testing.T, d *db) {
 	d.append("account", "A-1", store.NewStream, events(0, 3)...)
 	d.all()
 	for _, after := range []int64{d.end(), d.end() + 1, 1 << 60} {
-		p, err := d.ReadPage(d.ctx(), store.PageQuery{Topic: store.EventsTopic, After: after, Limit: 10, Partition: -1})
+		p, err := d.ReadPage(d.ctx(), store.PageQuery{Topic: store.EventsTopic, After: after, Limit: 10})
 		require.NoError(t, err)
 		require.Empty(t, p.Events)
 		require.Equal(t, p.From, p.To)
@@ -213,7 +235,7 @@ func readNoGap(t *testing.T, d *db) {
 	followed := make([][]store.Event, 3)
 	for i := range followed {
 		reading.Go(func() {
-			q := store.PageQuery{Topic: store.EventsTopic, Limit: 5 + 20*i, Partition: -1}
+			q := store.PageQuery{Topic: store.EventsTopic, Limit: 5 + 20*i}
 			for last := false; ; {
 				wake := d.Wake(q.Topic)
 				p, err := d.ReadPage(d.ctx(), q)

@@ -50,7 +50,7 @@ func storeClosed(t *testing.T, d *db) {
 	require.NoError(t, d.Close())
 	_, err := d.Commit(d.ctx(), appendTo("account", "A-1", store.AnyVersion, event("Opened")))
 	require.Error(t, err)
-	_, err = d.ReadPage(d.ctx(), store.PageQuery{Topic: store.EventsTopic, Limit: 1, Partition: -1})
+	_, err = d.ReadPage(d.ctx(), store.PageQuery{Topic: store.EventsTopic, Limit: 1})
 	require.Error(t, err)
 	require.Error(t, d.Check(d.ctx()))
 	require.NoError(t, d.Close(), "closing twice is closing once")

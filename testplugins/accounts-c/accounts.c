@@ -1,11 +1,18 @@
 /* The projection of testplugins/accounts in freestanding C: the same manifest,
- * the same rows. See projhost.h for how it is built. */
+ * the same rows. See projhost.h for how it is built. With BY_POINTER the key is a
+ * member of the payload, "account", instead of the stream's id. */
 #define PH_OPS_CAP 4096
 #include "projhost.h"
 
+#ifdef BY_POINTER
+#define KEY "{\"pointer\":\"/account\"}"
+#else
+#define KEY "\"aggregate_id\""
+#endif
+
 const char ph_manifest[] =
 	"{\"abi\":1,\"name\":\"accounts\",\"version\":\"1.0.0\",\"consumers\":[{\"type\":\"projection\",\"name\":\"accounts\","
-	"\"inputs\":[{\"topic\":\"events\",\"aggregate_types\":[\"account\"],\"types\":[\"opened\",\"deposited\",\"withdrawn\",\"closed\"],\"key\":\"aggregate_id\"}],"
+	"\"inputs\":[{\"topic\":\"events\",\"aggregate_types\":[\"account\"],\"types\":[\"opened\",\"deposited\",\"withdrawn\",\"closed\"],\"key\":" KEY "}],"
 	"\"tables\":[{\"name\":\"accounts\",\"columns\":["
 	"{\"name\":\"owner\",\"kind\":\"text\",\"max\":100,\"index\":true,\"null\":false,\"default\":\"\"},"
 	"{\"name\":\"status\",\"kind\":\"text\",\"max\":10,\"index\":true,\"null\":false,\"default\":\"\"},"

@@ -49,6 +49,12 @@ type Options struct {
 	AppendFor time.Duration
 	// IdleFor is how long an idle host's statements are counted; 0: not at all.
 	IdleFor time.Duration
+	// Hosts are the numbers of hosts that are measured beside each other, instead of
+	// the contenders; empty: none. Each host is a process of its own.
+	Hosts []int
+	// Program is what runs as a host, with the arguments "run" and "--config";
+	// empty: this program.
+	Program string
 	// Progress is told of steps done; it may be nil.
 	Progress func(done, total int64, what string)
 }
@@ -85,7 +91,11 @@ func (o *Options) Check() error {
 	if o.Driver != "" && !slices.Contains(Drivers(), o.Driver) {
 		return fmt.Errorf("--driver %s: it is one of %s", o.Driver, strings.Join(Drivers(), ", "))
 	}
-	if server := o.Driver != "" && o.Driver != "sqlite"; server != (o.DSN != "") {
+	server := o.Driver != "" && o.Driver != "sqlite"
+	if err := o.checkHosts(server); err != nil {
+		return err
+	}
+	if server != (o.DSN != "") {
 		if server {
 			return fmt.Errorf("--driver %s needs --dsn: the server, and a database there to connect to; those of the runs are made beside it", o.Driver)
 		}
@@ -102,6 +112,29 @@ func (o *Options) Check() error {
 	for _, name := range o.Only {
 		if !slices.Contains(Names(), name) {
 			return fmt.Errorf("--only %s: it is one of %s", name, strings.Join(Names(), ", "))
+		}
+	}
+	return nil
+}
+
+// hostsMax is how many processes a run starts at most.
+const hostsMax = 64
+
+func (o *Options) checkHosts(server bool) error {
+	switch {
+	case len(o.Hosts) == 0:
+		return nil
+	case !server:
+		return errors.New("--hosts needs a database server (--driver postgres or mysql, and --dsn): an SQLite database has one host")
+	case len(o.Only) > 0 || o.CPUProfile != "" || o.Appends > 0 || o.AppendFor > 0:
+		return errors.New("--hosts measures hosts beside each other, and nothing else but --idle: leave out --only, --cpuprofile, --append and --latency")
+	}
+	for i, n := range o.Hosts {
+		if n < 1 || n > hostsMax {
+			return fmt.Errorf("--hosts must be numbers from 1 to %d, one is %d", hostsMax, n)
+		}
+		if slices.Contains(o.Hosts[:i], n) {
+			return fmt.Errorf("--hosts has %d twice", n)
 		}
 	}
 	return nil
@@ -150,6 +183,12 @@ func (b *run) all(ctx context.Context, db engine) (*Report, error) {
 	b.report = Report{
 		Events: b.Events, Accounts: b.Accounts, Rounds: b.Rounds,
 		Go: runtime.Version(), System: runtime.GOOS + "/" + runtime.GOARCH, CPUs: runtime.GOMAXPROCS(0),
+	}
+	if len(b.Hosts) > 0 {
+		if err := b.fleets(ctx, db); err != nil {
+			return nil, err
+		}
+		return &b.report, nil
 	}
 	contenders, err := b.contenders(ctx)
 	if err != nil {

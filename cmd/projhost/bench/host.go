@@ -47,6 +47,7 @@ var sources = []source{
 
 // loader makes plugins ready, each once for each time limit.
 type loader struct {
+	dir     string // modules and their cache
 	engine  *plugins.Engine
 	modules map[string][]byte
 	loaded  map[string]host.Plugin
@@ -58,7 +59,7 @@ func newLoader(dir string) (*loader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &loader{engine: engine, modules: map[string][]byte{}, loaded: map[string]host.Plugin{}, reports: map[string]*Plugin{}}, nil
+	return &loader{dir: dir, engine: engine, modules: map[string][]byte{}, loaded: map[string]host.Plugin{}, reports: map[string]*Plugin{}}, nil
 }
 
 func (l *loader) close() error { return l.engine.Close(context.Background()) }

@@ -55,14 +55,22 @@ func (b *run) idle(ctx context.Context) error {
 		if err := pause(ctx, settleIdle); err != nil {
 			return err
 		}
-		before, start := line.statements.Load(), time.Now()
-		if err := pause(ctx, b.IdleFor); err != nil {
+		perSecond, err := line.count(ctx, b.IdleFor)
+		if err != nil {
 			return err
 		}
-		seconds := time.Since(start).Seconds()
-		b.report.Idle = &Idle{Partitions: b.data.info.Partitions, Seconds: seconds, PerSecond: float64(line.statements.Load()-before) / seconds}
+		b.report.Idle = &Idle{Partitions: b.data.info.Partitions, Seconds: b.IdleFor.Seconds(), PerSecond: perSecond}
 		return nil
 	})
+}
+
+// count gives the statements a second of a while.
+func (l *countingLine) count(ctx context.Context, while time.Duration) (perSecond float64, err error) {
+	before, start := l.statements.Load(), time.Now()
+	if err := pause(ctx, while); err != nil {
+		return 0, err
+	}
+	return float64(l.statements.Load()-before) / time.Since(start).Seconds(), nil
 }
 
 func pause(ctx context.Context, d time.Duration) error {
@@ -88,9 +96,10 @@ type counter interface {
 // countingLine passes connections on to a server.
 type countingLine struct {
 	counter
-	listener   net.Listener
-	statements atomic.Int64
-	lines      sync.WaitGroup
+	listener    net.Listener
+	statements  atomic.Int64
+	connections atomic.Int64 // that there are now
+	lines       sync.WaitGroup
 }
 
 func listenCounting(c counter) (*countingLine, error) {
@@ -114,6 +123,8 @@ func listenCounting(c counter) (*countingLine, error) {
 // pass carries one connection until either side ends it.
 func (l *countingLine) pass(client net.Conn) {
 	defer client.Close()
+	l.connections.Add(1)
+	defer l.connections.Add(-1)
 	network, address := l.address()
 	server, err := net.Dial(network, address)
 	if err != nil {

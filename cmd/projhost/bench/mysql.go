@@ -33,6 +33,7 @@ type mysqlEngine struct {
 	tables  []copied // of the template, all but the events
 	last    int64
 	collate string
+	mariaDB bool
 }
 
 // copied is a table that every run gets a copy of: its name, and its columns
@@ -62,8 +63,8 @@ func (d *mysqlEngine) begin(ctx context.Context) error {
 	if err := d.server.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version); err != nil {
 		return err
 	}
-	d.collate = "utf8mb4_0900_bin"
-	if strings.Contains(version, "MariaDB") {
+	d.collate, d.mariaDB = "utf8mb4_0900_bin", strings.Contains(version, "MariaDB")
+	if d.mariaDB {
 		d.collate = "utf8mb4_nopad_bin"
 	}
 	return d.admin(ctx, "CREATE DATABASE "+d.name+" CHARACTER SET utf8mb4 COLLATE "+d.collate)
@@ -106,13 +107,27 @@ func (d *mysqlEngine) loaded(ctx context.Context) error {
 	return rows.Err()
 }
 
-func (d *mysqlEngine) with(ctx context.Context, f func(dsn string) error) (err error) {
+func (d *mysqlEngine) with(ctx context.Context, f func(dsn string) error) error {
+	return d.create(ctx, func(name string) error { return d.filled(ctx, name, f) })
+}
+
+func (d *mysqlEngine) empty(ctx context.Context, f func(dsn string) error) error {
+	return d.create(ctx, func(name string) error { return f(d.named(name)) })
+}
+
+// create makes a database, calls f with its name and removes it.
+func (d *mysqlEngine) create(ctx context.Context, f func(name string) error) (err error) {
 	d.made++
 	name := fmt.Sprintf("%s_%d", d.name, d.made)
 	if err := d.admin(ctx, "CREATE DATABASE "+name+" CHARACTER SET utf8mb4 COLLATE "+d.collate); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.drop(name)) }()
+	return f(name)
+}
+
+// filled calls f while a database is as the template was.
+func (d *mysqlEngine) filled(ctx context.Context, name string, f func(dsn string) error) (err error) {
 	for _, t := range d.tables {
 		if err := errors.Join(
 			d.admin(ctx, fmt.Sprintf("CREATE TABLE %s.%s LIKE %s.%[2]s", name, t.name, d.name)),
@@ -143,6 +158,30 @@ func (d *mysqlEngine) close() error { return errors.Join(d.drop(d.name), d.serve
 
 func (d *mysqlEngine) open(ctx context.Context, dsn string) (store.Store, error) {
 	return drivers.Open(ctx, "mysql", store.Options{DSN: dsn, TablePrefix: tablePrefix})
+}
+
+func (d *mysqlEngine) sessions(ctx context.Context, dsn string) (threads []int, err error) {
+	cfg, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		return nil, err
+	}
+	query := "SELECT thread_os_id FROM performance_schema.threads WHERE processlist_db = ?"
+	if d.mariaDB {
+		query = "SELECT tid FROM information_schema.processlist WHERE db = ?"
+	}
+	rows, err := d.server.QueryContext(ctx, query, cfg.DBName)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id int
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		threads = append(threads, id)
+	}
+	return threads, rows.Err()
 }
 
 func (d *mysqlEngine) address() (network, address string) { return d.cfg.Net, d.cfg.Addr }

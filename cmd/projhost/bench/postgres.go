@@ -66,13 +66,22 @@ func (d *postgresEngine) loaded(ctx context.Context) error {
 }
 
 func (d *postgresEngine) with(ctx context.Context, f func(dsn string) error) (err error) {
-	d.made++
-	name := fmt.Sprintf("%s_%d", d.name, d.made)
-	create := "CREATE DATABASE " + name + " TEMPLATE " + d.name
+	create := " TEMPLATE " + d.name
 	if d.server.PgConn().ParameterStatus("server_version") >= "15" {
 		create += " STRATEGY FILE_COPY" // on the disk when it is there; the log would still have it to write
 	}
-	if err := d.admin(ctx, create); err != nil {
+	return d.create(ctx, create, f)
+}
+
+func (d *postgresEngine) empty(ctx context.Context, f func(dsn string) error) error {
+	return d.create(ctx, " TEMPLATE template0 ENCODING 'UTF8'", f)
+}
+
+// create makes a database, calls f with its name and removes it.
+func (d *postgresEngine) create(ctx context.Context, how string, f func(dsn string) error) (err error) {
+	d.made++
+	name := fmt.Sprintf("%s_%d", d.name, d.made)
+	if err := d.admin(ctx, "CREATE DATABASE "+name+how); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.drop(name)) }()
@@ -89,6 +98,18 @@ func (d *postgresEngine) close() error {
 
 func (d *postgresEngine) open(ctx context.Context, dsn string) (store.Store, error) {
 	return drivers.Open(ctx, "postgres", store.Options{DSN: dsn, TablePrefix: tablePrefix})
+}
+
+func (d *postgresEngine) sessions(ctx context.Context, dsn string) ([]int, error) {
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := d.server.Query(ctx, "SELECT pid FROM pg_stat_activity WHERE datname = $1", cfg.Database)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[int])
 }
 
 func (d *postgresEngine) address() (network, address string) {

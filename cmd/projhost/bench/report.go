@@ -15,11 +15,12 @@ type Report struct {
 	Go       string    `json:"go"`
 	System   string    `json:"system"`
 	CPUs     int       `json:"cpus"`
-	Results  []Result  `json:"results"`
-	Plugins  []Plugin  `json:"plugins"`
+	Results  []Result  `json:"results,omitempty"`
+	Plugins  []Plugin  `json:"plugins,omitempty"`
 	Append   []Append  `json:"append,omitempty"`
 	Latency  []Latency `json:"latency,omitempty"`
 	Idle     *Idle     `json:"idle,omitempty"`
+	Hosts    *Hosts    `json:"hosts,omitempty"`
 	NotRun   []string  `json:"not_run,omitempty"`
 }
 

@@ -272,6 +272,9 @@ func (s *Store) ReadPage(_ context.Context, q store.PageQuery) (store.Page, erro
 		if e.Position > s.mark {
 			break
 		}
+		if q.Partitions != nil && !slices.Contains(q.Partitions, store.PartitionOf(e.AggregateID, s.N)) {
+			continue
+		}
 		bytes += len(e.Data)
 		if len(p.Events) == q.Limit || len(p.Events) > 0 && q.MaxBytes > 0 && bytes > q.MaxBytes {
 			p.To = p.Events[len(p.Events)-1].Position
