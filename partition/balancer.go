@@ -76,6 +76,7 @@ type Balancer struct {
 	live       map[string]bool      // instances, by that survey
 	members    map[int64][]string   // live ones, by that survey
 	lapsed     map[string]time.Time // since when
+	reaped     time.Time            // last asked for in any case
 	err        error
 	moves      []Move
 	counts     Counts
@@ -272,7 +273,9 @@ func (b *Balancer) look(ctx context.Context) (waiting int, err error) {
 		if err != nil {
 			return waiting, fmt.Errorf("remove lapsed instances: %w", err)
 		}
-		b.log.Info("removed instances that have lapsed", "instances", n)
+		if n > 0 {
+			b.log.Info("removed instances that have lapsed", "instances", n)
+		}
 	}
 	return waiting, nil
 }
@@ -343,9 +346,10 @@ func (b *Balancer) assign(survey store.Survey) map[int64][]string {
 // one that died would come to life again when a clock that was set back has caught
 // up with it.
 func (b *Balancer) watch(survey store.Survey) (reap bool) {
-	known := make(map[string]bool, len(survey.Instances))
+	known, live := make(map[string]bool, len(survey.Instances)), false
 	for _, i := range survey.Instances {
 		known[i.ID] = true
+		live = live || i.Live && i.ID == b.instance
 		since, lapsed := b.lapsed[i.ID]
 		switch {
 		case i.Live || i.ID == b.instance:
@@ -361,6 +365,11 @@ func (b *Balancer) watch(survey store.Survey) (reap bool) {
 		if !known[id] && time.Since(since) > time.Hour {
 			delete(b.lapsed, id)
 		}
+	}
+	if ttl := b.member.cfg.TTL; reap || live && ttl > 0 && time.Since(b.reaped) >= ttl {
+		// Now and then in any case: a host may leave something open that it began
+		// when it was removed already and did not know.
+		b.reaped, reap = time.Now(), true
 	}
 	return reap
 }

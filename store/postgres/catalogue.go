@@ -34,16 +34,29 @@ func dialect() *sqlstore.Dialect {
 // it has locked: no limit before PostgreSQL 17's transaction_timeout ends it. A
 // transaction has half of the TTL before it is ended: an instance that was merely
 // late with a heartbeat does not lose what it has just begun. One that is not yet
-// due counts among those that are left, since without its instance nobody would
-// find it later. A host that has joined again is live, under the same name.
-const endLapsedSQL = `WITH ours AS MATERIALIZED (
- SELECT a.pid, extract(epoch FROM statement_timestamp() - a.xact_start) * 2000000 > i.ttl_us AS due
- FROM {{instances}} i JOIN pg_catalog.pg_stat_activity a ON a.application_name = i.session
- WHERE NOT {{live}} AND a.datname = current_database() AND pg_has_role(a.usesysid, 'USAGE')
+// due counts among those that are left. A host that has joined again is live, under
+// the same name.
+//
+// A host that is frozen again before it knows that it was removed has no instance
+// at all, nor has a command that works on the store itself. Of those it is ended
+// what has waited for its client for as long as a live host may be silent, within
+// a transaction that has locked what all others need.
+const endLapsedSQL = `WITH open AS MATERIALIZED (
+ SELECT a.pid, a.application_name AS session, a.xact_start, a.state_change, a.state = 'active' AND a.wait_event = 'ClientRead' AS waits
+ FROM pg_catalog.pg_stat_activity a WHERE a.datname = current_database() AND pg_has_role(a.usesysid, 'USAGE')
  AND a.xact_start IS NOT NULL AND a.pid <> pg_backend_pid()
- AND i.session NOT IN (SELECT session FROM {{instances}} WHERE {{live}})
-), ended AS MATERIALIZED (SELECT due, CASE WHEN due THEN pg_terminate_backend(pid, 1000) ELSE false END AS done FROM ours)
-SELECT count(*) FILTER (WHERE due), count(*) FILTER (WHERE NOT done) FROM ended`
+), known AS MATERIALIZED (SELECT session, ttl_us, {{live}} AS live FROM {{instances}} i
+), ours AS MATERIALIZED (
+ SELECT o.pid, true AS known, extract(epoch FROM statement_timestamp() - o.xact_start) * 2000000 > k.ttl_us AS due
+ FROM known k JOIN open o USING (session) WHERE NOT k.live AND k.session NOT IN (SELECT session FROM known WHERE live)
+ UNION ALL
+ SELECT o.pid, false, true FROM open o WHERE o.waits AND o.session ~ ' [A-Z2-7]{16}$' AND o.session NOT IN (SELECT session FROM known)
+ AND extract(epoch FROM statement_timestamp() - o.state_change) * 1000000 > (SELECT max(ttl_us) FROM known WHERE live AND ttl_us > 0)
+ AND EXISTS (SELECT FROM pg_catalog.pg_locks l WHERE l.pid = o.pid AND l.locktype = 'relation' AND l.mode <> 'AccessShareLock'
+  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+  AND l.relation IN ('{{events}}'::regclass, '{{ownership}}'::regclass))
+), ended AS MATERIALIZED (SELECT known, due, CASE WHEN due THEN pg_terminate_backend(pid, 1000) ELSE false END AS done FROM ours)
+SELECT count(*) FILTER (WHERE due), count(*) FILTER (WHERE known AND NOT done) FROM ended`
 
 // The first schema of the search path is where tables are made, so it is where
 // they are looked for; what other schemas have is not ours.

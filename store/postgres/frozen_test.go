@@ -184,6 +184,39 @@ func TestYoungTransactionOfALapsedHostIsNotForgotten(t *testing.T) {
 	require.Error(t, thaw())
 }
 
+// A host that was removed and does not know it yet begins something and is frozen
+// in the middle: nobody has an instance that tells of it.
+func TestHostFrozenAfterItWasRemovedIsEnded(t *testing.T) {
+	t.Parallel()
+	f := newFrozen(t)
+	require.NoError(t, f.other.Join(t.Context(), store.Instance{ID: "third", TTL: frozenTTL}))
+	n := 0
+	look := rawConn(t, f.other.opt.DSN)
+	thaw := f.freeze(drawn, func() error {
+		n++
+		_, err := f.s.Commit(context.Background(), store.Commit{Streams: []store.StreamAppend{
+			{AggregateType: "account", AggregateID: fmt.Sprint(n), Events: []store.NewEvent{given(n)}}}})
+		return err
+	})
+	require.NoError(t, f.other.Heartbeat(t.Context(), "third"))
+	_, err := look.Exec(t.Context(), `DELETE FROM ph_instances WHERE id = 'i'`)
+	require.NoError(t, err)
+	reaped, err := f.other.Reap(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, reaped)
+	var open bool
+	require.NoError(t, look.QueryRow(t.Context(), drawn).Scan(&open))
+	require.True(t, open, "it has as long as a live host may be silent")
+	require.Eventually(t, func() bool {
+		require.NoError(t, f.other.Heartbeat(t.Context(), "third"))
+		_, err := f.other.Reap(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, look.QueryRow(t.Context(), drawn).Scan(&open))
+		return !open
+	}, markPatience, 50*time.Millisecond)
+	require.Error(t, thaw())
+}
+
 // A host that was removed and has joined again is the same process: what it has
 // under way is not that of the instance that lapsed. Nor is anybody else's.
 func TestOthersKeepWhatTheyHaveUnderWay(t *testing.T) {

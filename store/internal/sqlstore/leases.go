@@ -50,14 +50,15 @@ func (c *Core) reaping(ctx context.Context, op string) (steps []Step, n int, now
 			steps, n = append(steps, Step{Text: c.q.dropLapsed, Args: []any{id}}, Step{Text: c.q.dropStranger, Args: []any{id}}), n+1
 			return err
 		})
-		if err == nil && n > 0 {
-			var left int64
-			if _, left, err = c.endLapsed(ctx, conn); left > 0 {
-				steps, n = nil, 0 // without their instance nobody would find them
-			}
-		}
 		if err != nil {
 			return err
+		}
+		_, left, err := c.endLapsed(ctx, conn)
+		if err != nil {
+			return err
+		}
+		if left > 0 {
+			steps, n = nil, 0 // with their instance they are found as soon as they are due
 		}
 		now, err = number(ctx, conn, c.q.now)
 		return err
@@ -65,8 +66,8 @@ func (c *Core) reaping(ctx context.Context, op string) (steps []Step, n int, now
 	return steps, n, now, err
 }
 
-// endLapsed ends the sessions that lapsed instances have left open, with the locks
-// and the positions that others wait for (H35).
+// endLapsed ends the sessions that hosts which are not live have left open, with
+// the locks and the positions that others wait for (H35).
 func (c *Core) endLapsed(ctx context.Context, conn Conn) (found, left int64, err error) {
 	if c.Dialect.EndLapsed != "" {
 		_, err = one(ctx, conn, c.q.endLapsed, nil, &found, &left)

@@ -136,9 +136,9 @@ type Dialect struct {
 	// both have the column key_hash.
 	KeyHash bool
 	// EndLapsed ends the sessions on the server in which instances that are not
-	// live have left a transaction open, and gives the number of those that it
-	// ended or tried to, and of those that are still there, also since their time
-	// has not come. {{live}} is the condition
+	// live, or processes that have none any more, have left a transaction open. It
+	// gives the number of those that it ended or tried to, and of those of known
+	// instances that are still there, also since their time has not come. {{live}} is the condition
 	// that a row of {{instances}} is live. "" where limits of the server's own end
 	// all of them in time.
 	EndLapsed string
