@@ -239,7 +239,9 @@ func TestHaltIsShownEverywhere(t *testing.T) {
 	require.Contains(t, o.stderr, "projection/poison is halted (APPLY_ERROR)")
 	require.Contains(t, o.stderr, "; --stale ok reads what it has (projection_halted)")
 
-	stale := p.run("", "query", "poison", "k", "--stale").ok()
+	o = p.run("", "query", "poison", "k", "--stale")
+	require.Equal(t, exitOK, o.code, o.stderr)
+	stale := o.stdout
 	require.Contains(t, stale, `{"n":1}`)
 	require.NotContains(t, stale, `{"n":3}`)
 	status := p.run("", "status").ok()
