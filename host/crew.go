@@ -51,11 +51,35 @@ func (c *consumer) run(ctx, stop context.Context) {
 		w.turn(ctx, stop)
 		w.wait(stop, changed)
 	}
+	// Others take what each session gives back: a slow consumer holds up its own
+	// partitions only.
+	c.share.Withdraw(errShutdown.Error())
+	w.handOver(ctx)
 	for len(w.sessions) > 0 {
 		w.ended(stop, <-w.ends)
+		w.handOver(ctx)
 	}
 	if !c.isHalted() {
 		c.setState(StateStopped, "", nil)
+	}
+}
+
+// handOver gives back what is held and not at work.
+func (w *crew) handOver(ctx context.Context) {
+	c := w.c
+	var back []int
+	for p := range c.host.partitions {
+		if _, held := c.share.Lease(p); held && !slices.ContainsFunc(w.sessions, func(s *session) bool { return s.has(p) }) {
+			back = append(back, p)
+		}
+	}
+	if len(back) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.host.cfg.ReleaseTimeout)
+	defer cancel()
+	if err := c.share.Release(ctx, back); err != nil {
+		c.log.Warn("partitions are given back only when the host leaves", "partitions", len(back), "error", err)
 	}
 }
 

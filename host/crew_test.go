@@ -132,7 +132,8 @@ func TestPartitionLimit(t *testing.T) {
 	})
 }
 
-// A stop hands over at once: nobody waits for an expiry, nor for the next look.
+// A stop hands over at once: the others have it at their next look, and nobody
+// waits for an expiry.
 func TestStopHandsOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -148,6 +149,31 @@ func TestStopHandsOver(t *testing.T) {
 		require.NoError(t, second.WaitApplied(t.Context(), projection("c"), store.EventsTopic, 60, host.AllPartitions))
 		require.LessOrEqual(t, time.Since(began), host.DefaultConfig().Rebalance+time.Second)
 		require.Equal(t, want(events), seen(st, "c"))
+		require.NoError(t, second.stop())
+		require.Empty(t, st.Problems())
+	})
+}
+
+// What a slow consumer has in hand holds up the hand-over of its own partitions
+// only.
+func TestStopHandsOverBesideASlowConsumer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		slow := counter("slow")
+		slow.before = func(context.Context, int) error { time.Sleep(9 * time.Second); return nil }
+		first, second := start(t, st, nil, counter("c"), slow), start(t, st, nil, counter("c"))
+		time.Sleep(time.Minute)
+		require.NotEmpty(t, of(t, first, "c"))
+		st.Append(someEvents(60)...)
+		time.Sleep(time.Second) // the guest is at work
+		began, stopped := time.Now(), make(chan error, 1)
+		go func() { stopped <- first.stop() }()
+		st.Append(someEvents(1)...)
+		require.NoError(t, second.WaitApplied(t.Context(), projection("c"), store.EventsTopic, 61, host.AllPartitions))
+		require.LessOrEqual(t, time.Since(began), host.DefaultConfig().Rebalance+time.Second)
+		require.NoError(t, <-stopped)
+		require.GreaterOrEqual(t, time.Since(began), 8*time.Second)
 		require.NoError(t, second.stop())
 		require.Empty(t, st.Problems())
 	})
