@@ -56,8 +56,11 @@ func (c *consumer) run(ctx, stop context.Context) {
 	c.share.Withdraw(errShutdown.Error())
 	w.handOver(ctx)
 	for len(w.sessions) > 0 {
-		w.ended(stop, <-w.ends)
-		w.handOver(ctx)
+		s := <-w.ends
+		w.ended(stop, s)
+		if s.ended.kept { // else a batch may hold their rows locked, and that is not waited for twice
+			w.handOver(ctx)
+		}
 	}
 	if !c.isHalted() {
 		c.setState(StateStopped, "", nil)
