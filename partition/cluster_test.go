@@ -227,8 +227,10 @@ func (c *cluster) Claim(ctx context.Context, id string, build int64, partitions 
 		return nil, 0, err
 	}
 	if len(leases) > 0 {
-		c.tenures++
-		tenure = c.tenures
+		c.set(func() {
+			c.tenures++
+			tenure = c.tenures
+		})
 	}
 	return leases, tenure, nil
 }
