@@ -149,47 +149,57 @@ func (l *lane) stored(t *testing.T, s *Store) int64 {
 	return position
 }
 
+// settling counts what became of batches whose connection was cut.
+type settling struct{ unknown, committed int }
+
+// finish brings a batch to its end whatever became of it. unchanged holds what must
+// be so if it is known not to be in the database; moved is what an attempt meets
+// that comes after one that had committed.
+func (c *settling) finish(t *testing.T, s *Store, p *dbtest.Proxy, b *store.Batch, where string, unchanged func(), moved error) {
+	t.Helper()
+	err := s.Apply(t.Context(), b)
+	p.Disarm()
+	var transient *store.TransientError
+	switch {
+	case err == nil:
+	case errors.As(err, &transient) && transient.OutcomeUnknown:
+		c.unknown++
+		outcome, err := s.Settle(t.Context(), b)
+		require.NoError(t, err, where)
+		if outcome == store.OutcomeCommitted {
+			c.committed++
+			return
+		}
+		require.Equal(t, store.OutcomeNotCommitted, outcome, where)
+		b.Incarnation = s.Incarnation()
+		// The server may still have had the first attempt before it: then that one
+		// counts, and this one is refused.
+		if err := s.Apply(t.Context(), b); err != nil {
+			require.ErrorIs(t, err, moved, where)
+		}
+	default:
+		require.ErrorAs(t, err, &transient, where)
+		unchanged()
+		b.Incarnation = s.Incarnation()
+		require.NoError(t, s.Apply(t.Context(), b), where)
+	}
+}
+
 // Wherever the connection ends, rows and checkpoint are of one batch, and Settle
 // tells which (P1).
 func TestCutApplyIsSettledRight(t *testing.T) {
 	t.Parallel()
 	s, direct, p := throughProxy(t)
 	l := newLane(t, s, "accounts")
-	unknown, committed := 0, 0
+	var c settling
 	cuts(p, func(where string) {
-		b := l.batch(t)
-		err := s.Apply(t.Context(), b)
-		p.Disarm()
-		var transient *store.TransientError
-		switch {
-		case err == nil:
-		case errors.As(err, &transient) && transient.OutcomeUnknown:
-			unknown++
-			outcome, err := s.Settle(t.Context(), b)
-			require.NoError(t, err, where)
-			if outcome == store.OutcomeCommitted {
-				committed++
-				break
-			}
-			require.Equal(t, store.OutcomeNotCommitted, outcome, where)
-			b.Incarnation = s.Incarnation()
-			// The server may still have had the first attempt before it: then
-			// that one counts, and this one is refused.
-			if err := s.Apply(t.Context(), b); err != nil {
-				require.ErrorIs(t, err, store.ErrCheckpointMoved, where)
-			}
-		default:
-			require.ErrorAs(t, err, &transient, where)
-			require.Equal(t, l.position, l.stored(t, direct), where)
-			b.Incarnation = s.Incarnation()
-			require.NoError(t, s.Apply(t.Context(), b), where)
-		}
+		c.finish(t, s, p, l.batch(t), where, func() { require.Equal(t, l.position, l.stored(t, direct), where) }, store.ErrCheckpointMoved)
 		l.position++
 		require.Equal(t, l.position, l.stored(t, direct), where)
 	})
-	t.Logf("%d batches, %d cuts, %d of unknown outcome, %d of them committed", l.position, p.Cuts(), unknown, committed)
-	require.Positive(t, committed)
-	require.Greater(t, unknown, committed)
+	t.Logf("%d batches, %d cuts, %d of unknown outcome, %d of them committed", l.position, p.Cuts(), c.unknown, c.committed)
+	require.Positive(t, c.committed)
+	require.Greater(t, c.unknown, c.committed)
 }
 
 // A retry moves no checkpoint: wherever the connection ends, its row tells what
@@ -198,7 +208,8 @@ func TestCutRetryIsSettledRight(t *testing.T) {
 	t.Parallel()
 	s, direct, p := throughProxy(t)
 	l := newLane(t, s, "accounts")
-	unknown, committed, n := 0, 0, int64(0)
+	var c settling
+	n := int64(0)
 	cuts(p, func(where string) {
 		n++
 		e := &store.Event{Position: n, AggregateType: "a", AggregateID: "b", Sequence: n, Type: "E", Codec: store.DefaultCodec, CodecVersion: 1, Data: []byte(`{}`)}
@@ -215,36 +226,16 @@ func TestCutRetryIsSettledRight(t *testing.T) {
 		b.Incarnation = s.Incarnation()
 		b.Retries = []store.Retry{{ID: heads[0].ID, Partition: 3, Status: store.StatusFailed}}
 		b.Skips = []store.Skip{{Topic: store.EventsTopic, Partition: 3, Position: n, Key: "k"}}
-		err = s.Apply(t.Context(), b)
-		p.Disarm()
-		var transient *store.TransientError
-		switch {
-		case err == nil:
-		case errors.As(err, &transient) && transient.OutcomeUnknown:
-			unknown++
-			outcome, err := s.Settle(t.Context(), b)
-			require.NoError(t, err, where)
-			if outcome == store.OutcomeCommitted {
-				committed++
-				break
-			}
-			require.Equal(t, store.OutcomeNotCommitted, outcome, where)
-			b.Incarnation = s.Incarnation()
-			if err := s.Apply(t.Context(), b); err != nil {
-				require.ErrorIs(t, err, store.ErrRetryMoved, where)
-			}
-		default:
-			require.ErrorAs(t, err, &transient, where)
-			b.Incarnation = s.Incarnation()
-			require.NoError(t, s.Apply(t.Context(), b), where)
+		skipped := func(want int64) {
+			skips, err := direct.Skips(t.Context(), l.c.Build, store.EventsTopic, 0)
+			require.NoError(t, err)
+			require.Len(t, skips, int(want), where)
 		}
-		skips, err := direct.Skips(t.Context(), l.c.Build, store.EventsTopic, 0)
-		require.NoError(t, err)
-		require.Len(t, skips, int(n), where)
+		c.finish(t, s, p, b, where, func() { skipped(n - 1) }, store.ErrRetryMoved)
+		skipped(n)
 	})
-	t.Logf("%d batches, %d cuts, %d of unknown outcome, %d of them committed", n, p.Cuts(), unknown, committed)
-	require.Positive(t, committed)
-	require.Greater(t, unknown, committed)
+	t.Logf("%d batches, %d cuts, %d of unknown outcome, %d of them committed", n, p.Cuts(), c.unknown, c.committed)
+	require.Positive(t, c.committed)
 }
 
 // A lost connection begins a new incarnation; one that was dead before its first
