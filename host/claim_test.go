@@ -18,6 +18,9 @@ import (
 	"github.com/projhost/projhost/store"
 )
 
+// The hosts of these tests run within testing/synctest: every sleep is of virtual
+// time.
+
 // Claims that fail, with whatever, for however long, and what a session is opened
 // with that is not read in time, halt nothing: none of that is a message's fault.
 // Once they succeed everything goes on, and nobody speaks of it any more.
