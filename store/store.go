@@ -154,7 +154,8 @@ type Leases interface {
 	// they have left open in the database, and holds others up, is ended first; an
 	// instance of which something remains is not removed yet. So is what processes
 	// have left open whose instance was removed before. It reports how many it
-	// removed. It is worth calling now and then also when all that there are live.
+	// removed. It is worth a call now and then also
+	// when every instance is live.
 	Reap(ctx context.Context) (int, error)
 	// Enlist sets which builds an instance runs: it is a member of exactly these
 	// afterwards, but for those that do not exist. A membership that was there
