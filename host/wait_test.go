@@ -2,6 +2,7 @@ package host_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -87,7 +88,17 @@ func TestLaggingIsToldOfAllHosts(t *testing.T) {
 		sick := &ill{Store: st}
 		hosts := []running{start(t, sick, nil, counter("c")), start(t, st, nil, counter("c")), start(t, st, nil, counter("d"))}
 		time.Sleep(20 * time.Second)
+		// Each hundred has something for every partition: one without would go on
+		// whether its host can apply or not.
 		events := someEvents(200)
+		for i, busy := range [2]map[int]bool{{}, {}} {
+			for j := range 100 {
+				e := &events[100*i+j]
+				e.AggregateID = fmt.Sprintf("k%d", j)
+				busy[store.PartitionOf(e.AggregateID, partitions)] = true
+			}
+			require.Len(t, busy, partitions)
+		}
 		st.Append(events[:100]...)
 		time.Sleep(5 * time.Second)
 		ended := func(wait time.Duration, h running, position int64, p int) error {
