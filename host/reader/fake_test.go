@@ -45,10 +45,20 @@ func (l *log) set(f func()) {
 	f()
 }
 
-func (l *log) readCount() int {
+func (l *log) readCount() int { return len(l.after()) }
+
+// after is where the reads so far began.
+func (l *log) after() []int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.reads)
+	return slices.Clone(l.reads)
+}
+
+// asked is which partitions the reads so far were of.
+func (l *log) asked() [][]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.partitions)
 }
 
 func (l *log) Topic(context.Context, string) (store.Topic, error) {

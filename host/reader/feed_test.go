@@ -103,8 +103,8 @@ func TestFeedDeals(t *testing.T) {
 		}
 	}
 	require.Equal(t, want, seen)
-	require.Len(t, l.partitions[0], 15)
-	require.NotContains(t, l.partitions[0], partition.Of("5", 16), "what belongs to nobody here is not read")
+	require.Len(t, l.asked()[0], 15)
+	require.NotContains(t, l.asked()[0], partition.Of("5", 16), "what belongs to nobody here is not read")
 }
 
 // Promise (P4): a computed key may be anybody's, wherever the message is stored.
@@ -120,7 +120,7 @@ func TestFeedOfComputedKeysReadsAll(t *testing.T) {
 	require.NotEqual(t, partition.Of("here", 16), partition.Of("elsewhere", 16))
 	lanes, err := follow(t, l, FeedConfig{Consumer: byPointers("/k"), Lanes: 1, Lane: deal, Start: make([]int64, 16)}, 0)
 	require.ErrorIs(t, err, errDone)
-	require.Nil(t, l.partitions[0])
+	require.Nil(t, l.asked()[0])
 	require.Len(t, lanes[0][0].Entries, 1)
 
 	// One such input is enough.
@@ -129,7 +129,7 @@ func TestFeedOfComputedKeysReadsAll(t *testing.T) {
 	both.Inputs = append(both.Inputs, byPointers("/k").Inputs...)
 	_, err = follow(t, l, FeedConfig{Consumer: both, Lanes: 1, Lane: deal, Start: make([]int64, 16)}, 0)
 	require.ErrorIs(t, err, errDone)
-	require.Nil(t, l.partitions[len(l.partitions)-1])
+	require.Nil(t, l.asked()[len(l.asked())-1])
 }
 
 // The keys of a message are a set, in which the first place counts; what cannot

@@ -54,7 +54,7 @@ func TestSourceSharesPages(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
-		require.Equal(t, []int64{0, 10, 20, 30}, l.reads)
+		require.Equal(t, []int64{0, 10, 20, 30}, l.after())
 	})
 }
 
@@ -280,7 +280,7 @@ func TestSourceReadsWhatIsNeeded(t *testing.T) {
 		s := startSource(t, l, smallPages)
 		a := s.follow(reachAt(0, 2))
 		require.Equal(t, map[int]int{0: 10, 2: 10}, follows(t, a, 0, 40))
-		require.Equal(t, [][]int{{0, 2}, {0, 2}}, l.partitions[:2])
+		require.Equal(t, [][]int{{0, 2}, {0, 2}}, l.asked()[:2])
 
 		b := s.follow(reachAt(2, 3))
 		read := l.readCount()
@@ -288,7 +288,7 @@ func TestSourceReadsWhatIsNeeded(t *testing.T) {
 		require.Equal(t, 10, got[2])
 		require.Equal(t, 10, got[3], "nothing of before is taken for what it lacks")
 		require.Greater(t, l.readCount(), read)
-		require.Equal(t, []int{0, 2, 3}, l.partitions[len(l.partitions)-1])
+		require.Equal(t, []int{0, 2, 3}, l.asked()[len(l.asked())-1])
 		// What was read for both serves both.
 		read = l.readCount()
 		require.Equal(t, 10, follows(t, a, 0, 40)[0])
@@ -296,12 +296,12 @@ func TestSourceReadsWhatIsNeeded(t *testing.T) {
 
 		all := s.follow(nil)
 		require.Equal(t, map[int]int{0: 10, 1: 10, 2: 10, 3: 10}, follows(t, all, 0, 40))
-		require.Nil(t, l.partitions[len(l.partitions)-1])
+		require.Nil(t, l.asked()[len(l.asked())-1])
 		all.leave()
 		b.leave()
 		l.append(spread(8)...)
 		require.Equal(t, 2, follows(t, a, 40, 48)[0])
-		require.Equal(t, []int{0, 2}, l.partitions[len(l.partitions)-1], "who has left needs nothing")
+		require.Equal(t, []int{0, 2}, l.asked()[len(l.asked())-1], "who has left needs nothing")
 		a.leave()
 	})
 }
@@ -317,7 +317,7 @@ func TestSourceAsksForAllOfAll(t *testing.T) {
 		defer a.leave()
 		defer b.leave()
 		require.Len(t, follows(t, b, 0, 8), 4)
-		require.Equal(t, [][]int{nil}, l.partitions)
+		require.Equal(t, [][]int{nil}, l.asked())
 	})
 }
 
@@ -334,7 +334,7 @@ func TestSourceReadUnderWayIsOfTooFewPartitions(t *testing.T) {
 		first, second := make(chan map[int]int, 1), make(chan map[int]int, 1)
 		go func() { first <- follows(t, a, 0, 8) }()
 		synctest.Wait()
-		require.Equal(t, [][]int{{0}}, l.partitions)
+		require.Equal(t, [][]int{{0}}, l.asked())
 		b := s.follow(reachAt(1))
 		go func() { second <- follows(t, b, 0, 8) }()
 		synctest.Wait()
