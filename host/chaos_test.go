@@ -3,6 +3,7 @@ package host_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -280,6 +281,11 @@ func manyFaults(t *testing.T, random *rand.Rand) {
 			mending.Lock()
 			mended[fmt.Sprint(halt.Position)] = true
 			mending.Unlock()
+			// It may not be recorded yet, or gone on already.
+			var state *store.StateError
+			if err := inner.Resume(t.Context(), projection("family"), 0, "me"); !errors.As(err, &state) {
+				require.NoError(t, err)
+			}
 		}
 		if last && !complete && status.Consumers[0].Halt == nil {
 			t.Fatalf("life %d: %+v", life, status.Consumers[0].Reason)

@@ -11,10 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/projhost/projhost/abi"
 	"github.com/projhost/projhost/host"
 	"github.com/projhost/projhost/host/internal/fake"
-	"github.com/projhost/projhost/plugins"
 	"github.com/projhost/projhost/store"
 )
 
@@ -68,26 +66,20 @@ func TestFailedClaimsHaltNothing(t *testing.T) {
 }
 
 // A halt that cannot be recorded, since the database refuses that, is not for
-// ever: the message is tried again, for nobody could clear what nobody knows.
+// ever: what failed is tried again, for nobody could clear what nobody knows.
 func TestHaltNotRecordedIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		st := fake.NewStore(partitions)
 		events := someEvents(60)
-		events[41].Type = "bad"
-		broken := counter("c")
 		var mended, refused atomic.Bool
-		broken.handle = func(c *fake.Call, e *abi.Entry) (abi.Status, *plugins.Failure) {
-			if e.TypeName == "bad" && !mended.Load() {
-				return abi.StatusReject, nil
-			}
-			return count(c, e)
-		}
-		h := start(t, st, nil, broken)
+		h := start(t, st, nil, counter("c"))
 		time.Sleep(time.Minute)
 		st.SetFault(func(call string, _ int) (error, error) {
 			if call == "Halt" {
 				refused.Store(true)
+			}
+			if call == "Halt" || call == "Apply" && !mended.Load() {
 				return errors.New("a code that nobody knows"), nil
 			}
 			return nil, nil

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"runtime"
 	"time"
+
+	"github.com/projhost/projhost/host/lane"
+	"github.com/projhost/projhost/host/retry"
 )
 
 // Config is the host's settings. Start from [DefaultConfig]: zero means zero
@@ -71,6 +74,15 @@ type Config struct {
 	// together. Rows of an uncommitted batch may exceed it. Default 32 MiB.
 	CacheBytes int
 
+	// Delivery is how often a message that failed is tried again and what follows;
+	// a consumer may have its own OnExhausted. Defaults: 5 more attempts, pauses
+	// from 200 ms to 30 s, of what may pass 100 tries or 24 h, halt.
+	Delivery lane.Delivery
+	// MaxUndelivered is how many undelivered messages the host keeps for a consumer,
+	// those that wait behind others included, before that halts: each is a copy.
+	// Default 100,000.
+	MaxUndelivered int
+
 	// IdleSave is how often the checkpoints of partitions that had no messages
 	// are saved. Default 1 minute.
 	IdleSave time.Duration
@@ -88,21 +100,26 @@ type Config struct {
 // DefaultConfig is a config with every default filled in.
 func DefaultConfig() Config {
 	return Config{
-		InstanceTTL:     15 * time.Second,
-		Heartbeat:       3 * time.Second,
-		Rebalance:       5 * time.Second,
-		BatchMax:        20_000,
-		BatchRows:       5000,
-		BatchBytes:      8 << 20,
-		BatchAge:        250 * time.Millisecond,
-		CallMessages:    1024,
-		CallBytes:       1 << 20,
-		Poll:            250 * time.Millisecond,
-		PageMessages:    4000,
-		PageBytes:       1 << 20,
-		RingBytes:       4 << 20,
-		QueueBytes:      2 << 20,
-		CacheBytes:      32 << 20,
+		InstanceTTL:  15 * time.Second,
+		Heartbeat:    3 * time.Second,
+		Rebalance:    5 * time.Second,
+		BatchMax:     20_000,
+		BatchRows:    5000,
+		BatchBytes:   8 << 20,
+		BatchAge:     250 * time.Millisecond,
+		CallMessages: 1024,
+		CallBytes:    1 << 20,
+		Poll:         250 * time.Millisecond,
+		PageMessages: 4000,
+		PageBytes:    1 << 20,
+		RingBytes:    4 << 20,
+		QueueBytes:   2 << 20,
+		CacheBytes:   32 << 20,
+		Delivery: lane.Delivery{
+			MaxAttempts: 5, Backoff: retry.Policy{Min: 200 * time.Millisecond, Max: 30 * time.Second},
+			MaxTransient: 100, MaxTransientAge: 24 * time.Hour, OnExhausted: lane.ExhaustedHalt,
+		},
+		MaxUndelivered:  100_000,
 		IdleSave:        time.Minute,
 		RetryMin:        50 * time.Millisecond,
 		RetryMax:        10 * time.Second,
@@ -139,6 +156,17 @@ func (c Config) Validate() error {
 	notNegative("ring_bytes", c.RingBytes)
 	positive("queue_bytes", int64(c.QueueBytes))
 	notNegative("cache_bytes", c.CacheBytes)
+	notNegative("max_attempts", c.Delivery.MaxAttempts)
+	positive("backoff", int64(c.Delivery.Backoff.Min))
+	positive("max_transient", int64(c.Delivery.MaxTransient))
+	positive("max_transient_age", int64(c.Delivery.MaxTransientAge))
+	positive("max_undelivered", int64(c.MaxUndelivered))
+	if c.Delivery.Backoff.Max < c.Delivery.Backoff.Min {
+		errs = append(errs, fmt.Errorf("max_backoff must be at least backoff, %s, it is %s", c.Delivery.Backoff.Min, c.Delivery.Backoff.Max))
+	}
+	if !c.Delivery.OnExhausted.Valid() {
+		errs = append(errs, fmt.Errorf("on_exhausted must be halt, dead_letter_key, dead_letter or skip, it is %q", c.Delivery.OnExhausted))
+	}
 	positive("idle_save", int64(c.IdleSave))
 	positive("retry_min", int64(c.RetryMin))
 	positive("retry_max", int64(c.RetryMax))

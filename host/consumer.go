@@ -34,7 +34,10 @@ type consumer struct {
 	guests      *instances
 	share       *partition.Share // what of it is this host's; set once it is enlisted, under mu for others
 
-	careful map[int]lane.Careful // by partition: where the database refused some entry's data
+	delivery lane.Delivery
+	held     *lane.Held                // undelivered messages of its partitions here
+	careful  map[int]lane.Careful      // by partition: where the database refused some entry's data
+	refused  map[int64]lane.RefusedRow // by id: undelivered messages whose retry it refused
 
 	differs *store.DeclarationError // from the stored one; nil: it does not
 
@@ -59,9 +62,11 @@ type consumer struct {
 	moved         chan struct{} // closed when something was applied or the state changed
 }
 
-// subscribe records the consumer in the store and clears a halt of an earlier
-// run: a start tries the message again.
+// subscribe records the consumer in the store. A start is no transition: what is
+// halted or paused stays so, unless the store has taken a new module for a reason
+// to try again (H5).
 func (c *consumer) subscribe(ctx context.Context) error {
+	asked := time.Now()
 	stored, err := c.host.deps.Store.Subscribe(ctx, store.Declaration{
 		ID: c.id, Topics: c.topics, Tables: c.tables,
 		Fingerprint: Fingerprint(c.declared, c.singleOwner, c.plugin.Module.Digest(), c.plugin.Config),
@@ -74,18 +79,11 @@ func (c *consumer) subscribe(ctx context.Context) error {
 	if len(stored.Tables) != len(c.tables) {
 		return fmt.Errorf("subscribe %s: the store knows %d tables of %d", c.id, len(stored.Tables), len(c.tables))
 	}
-	was, err := c.host.deps.Store.ClearHalt(ctx, c.id)
-	if err != nil {
-		return fmt.Errorf("clear the halt of %s: %w", c.id, err)
-	}
-	if was {
-		c.log.Info("consumer was halted: its message is tried again")
-	}
-	stored.State, stored.Halt = store.StateRunning, nil
-	c.knownAt = time.Now()
+	c.knownAt = asked
 	c.mu.Lock()
 	c.stored = stored
 	c.mu.Unlock()
+	c.follow(stored.State, stored.Halt)
 	return nil
 }
 
@@ -97,10 +95,11 @@ func (c *consumer) enlist() {
 	c.mu.Unlock()
 }
 
-func (c *consumer) isHalted() bool {
+// isStopped tells whether nothing is applied until the stored state changes.
+func (c *consumer) isStopped() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.state == StateHalted
+	return c.state == StateHalted || c.state == StatePaused
 }
 
 // together tells whether the partitions are of no use one by one.

@@ -62,7 +62,7 @@ func (c *consumer) run(ctx, stop context.Context) {
 			w.handOver(ctx)
 		}
 	}
-	if !c.isHalted() {
+	if !c.isStopped() {
 		c.setState(StateStopped, "", nil)
 	}
 }
@@ -113,21 +113,21 @@ func (w *crew) turn(ctx, stop context.Context) {
 	w.watch()
 	orders := c.share.Orders()
 	c.heed(orders)
-	halted := c.isHalted()
+	stopped := c.isStopped()
 	for _, s := range w.sessions {
 		switch {
-		case halted:
+		case stopped:
 			s.end(errHalted)
 		case slices.ContainsFunc(s.partitions, func(p int) bool { return slices.Contains(orders.Drop, p) }):
 			s.end(errMoved)
 		}
 	}
 	w.giveBack(stop, orders.Drop)
-	if !halted && time.Until(w.rest) <= 0 {
+	if !stopped && time.Until(w.rest) <= 0 {
 		w.take(stop, orders.Take)
 		w.begin(ctx, stop)
 	}
-	if !halted && len(orders.Take) == 0 && len(orders.Drop) == 0 {
+	if !stopped && len(orders.Take) == 0 && len(orders.Drop) == 0 {
 		w.join()
 	}
 	w.tell(!orders.At.IsZero())
@@ -222,6 +222,8 @@ func (w *crew) begin(ctx, stop context.Context) {
 		s, err := c.open(stop, partitions)
 		switch {
 		case err == nil:
+		case errors.Is(err, errHalted):
+			return
 		case stop.Err() != nil:
 			return
 		case errors.Is(err, errOrphan):
@@ -291,9 +293,17 @@ func (w *crew) ended(stop context.Context, s *session) {
 	if s.progressed() {
 		w.restarts.Done()
 	}
+	c.keepRefused(s.ended.rows)
 	switch s.ended.after {
 	case halts:
-		w.halt(stop, *s.ended.halt)
+		switch {
+		case s.ended.untold != nil:
+			w.untold(stop, s, s.ended.untold)
+		case s.ended.recorded:
+			w.halted(*s.ended.halt)
+		default:
+			w.halt(stop, *s.ended.halt)
+		}
 	case refused:
 		c.log.Warn("database refuses a batch: looking for the message", "error", s.ended.err)
 		w.report(s.ended.err)
@@ -339,7 +349,7 @@ func (w *crew) pause(stop context.Context, loop *retry.Loop, err error) {
 func (w *crew) tell(known bool) {
 	c := w.c
 	switch {
-	case c.isHalted():
+	case c.isStopped():
 	case !w.stall.returnAt.IsZero():
 		c.setState(StateWithdrawn, w.stall.why, nil)
 	case len(w.sessions) > 0:

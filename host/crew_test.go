@@ -230,8 +230,8 @@ func TestSingleOwnerMoves(t *testing.T) {
 	})
 }
 
-// A message halts its consumer on every host; a host that starts has it tried
-// again, on every host.
+// A message halts its consumer on every host, also on one that starts; once an
+// operator resumes it, it goes on on every host.
 func TestHaltIsEverywhere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -261,6 +261,11 @@ func TestHaltIsEverywhere(t *testing.T) {
 		require.Equal(t, want(events), seen(st, "d"))
 		bad = false
 		hosts = append(hosts, start(t, st, nil, broken))
+		time.Sleep(30 * time.Second)
+		for _, h := range hosts {
+			require.Equal(t, host.StateHalted, status(t, h, "c").State, "a start is no transition (H5)")
+		}
+		require.NoError(t, st.Resume(t.Context(), projection("c"), 0, "me"))
 		time.Sleep(30 * time.Second)
 		for _, h := range hosts {
 			require.Equal(t, host.StateRunning, status(t, h, "c").State)
@@ -308,6 +313,9 @@ func TestAnotherDeclarationStaysOut(t *testing.T) {
 
 		st.Append(events[60:]...)
 		third := start(t, st, nil, counter("c"))
+		time.Sleep(time.Minute)
+		require.Equal(t, host.StateHalted, status(t, third, "c").State)
+		require.NoError(t, st.Resume(t.Context(), projection("c"), 0, "me"))
 		time.Sleep(time.Minute)
 		require.Equal(t, want(events), seen(st, "c"))
 		require.Equal(t, host.StatePending, status(t, second, "c").State)

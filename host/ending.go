@@ -2,6 +2,7 @@ package host
 
 import (
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/projhost/projhost/abi"
@@ -40,12 +41,16 @@ type ending struct {
 	after after
 	err   error       // why; nil if it was asked to
 	halt  *store.Halt // of one that halts
+	// recorded: the database has the halt.
+	recorded bool
+	untold   *reader.UnresolvedError // it halts for a message whose keys cannot be told
 	// kept: of every batch it is certain whether it was committed, and no lease
 	// was found lost, so that work can go on under the same ones.
 	kept bool
 	// careful is what refused batches tell about where the culprit is, by
 	// partition.
 	careful map[int]lane.Careful
+	rows    map[int64]lane.RefusedRow // and about retries
 }
 
 // endingOf tells what an end of a feed or lane means.
@@ -61,7 +66,7 @@ func endingOf(c *consumer, err error) ending {
 	e := ending{err: err, kept: true}
 	switch {
 	case errors.As(err, &halt):
-		e.after, e.halt = halts, &halt.Halt
+		e.after, e.halt, e.recorded = halts, &halt.Halt, halt.Recorded
 	case errors.As(err, &bug):
 		c.log.Error("panic in the host's own code", "panic", bug.Value, "stack", string(bug.Stack))
 		e.after, e.halt = halts, &store.Halt{Reason: store.HaltApplyError, Message: bug.Error(), Digest: digest}
@@ -71,14 +76,15 @@ func endingOf(c *consumer, err error) ending {
 			Topic: missing.Topic, Position: missing.After, Digest: digest,
 		}
 	case errors.As(err, &untold):
+		e.untold = untold
 		e.after, e.halt = unresolved, &store.Halt{
-			Reason: store.HaltApplyError, Code: int(abi.CodeMalformed), Message: untold.Error(),
+			Reason: store.HaltApplyError, Code: int(abi.CodeMalformed), Message: lane.Reason(untold.Error()),
 			Topic: untold.Topic, Position: untold.Event.Position,
 			EventType: untold.Event.Type, EventID: untold.Event.ID.String(), Digest: digest,
 		}
 	case errors.As(err, &data):
 		e.after = refused
-	case errors.Is(err, store.ErrFenced), errors.Is(err, store.ErrCheckpointMoved), errors.Is(err, store.ErrIncarnation),
+	case errors.Is(err, store.ErrFenced), errors.Is(err, store.ErrCheckpointMoved), errors.Is(err, store.ErrRetryMoved), errors.Is(err, store.ErrIncarnation),
 		errors.Is(err, lane.ErrLost), errors.Is(err, errOrphan):
 		// No error of unknown kind: it may go on for as long as others want the
 		// same partitions.
@@ -95,7 +101,7 @@ func endingOf(c *consumer, err error) ending {
 // add weighs one more end.
 func (e *ending) add(c *consumer, err error) {
 	next := endingOf(c, err)
-	next.kept, next.careful = e.kept, e.careful
+	next.kept, next.careful, next.rows = e.kept, e.careful, e.rows
 	if next.after > e.after {
 		*e = next
 	}
@@ -106,6 +112,11 @@ func (e *ending) addLane(c *consumer, err error, partitions []int) {
 	var halt *lane.HaltError
 	var data *lane.RefusedError
 	switch {
+	case errors.As(err, &data) && len(data.Rows) > 0:
+		if e.rows == nil {
+			e.rows = make(map[int64]lane.RefusedRow)
+		}
+		maps.Copy(e.rows, data.Rows)
 	case errors.As(err, &data):
 		if e.careful == nil {
 			e.careful = make(map[int]lane.Careful)
@@ -129,7 +140,7 @@ func (e *ending) settle(s *session) {
 	t := slices.Index(s.c.topics, e.halt.Topic)
 	for _, p := range s.partitions {
 		if s.applied(t, p) < e.halt.Position-1 {
-			e.after, e.halt = failed, nil
+			e.after, e.halt, e.untold = failed, nil, nil
 			e.err = &store.TransientError{Op: "apply " + s.c.id.String(), Err: errors.New("what comes before an unreadable message is not applied yet")}
 			return
 		}
@@ -159,6 +170,22 @@ func (c *consumer) carefulWith(partitions []int, start []int64) *lane.Careful {
 			continue
 		}
 		all.Messages = min(all.Messages, one.Messages)
+		for _, r := range one.Refusals {
+			if !slices.Contains(all.Refusals, r) {
+				all.Refusals = append(all.Refusals, r)
+			}
+		}
 	}
 	return all
+}
+
+// refusedMax bounds what is remembered of refused retries. What is forgotten is
+// found out again.
+const refusedMax = 1000
+
+func (c *consumer) keepRefused(rows map[int64]lane.RefusedRow) {
+	if len(c.refused)+len(rows) > refusedMax {
+		clear(c.refused)
+	}
+	maps.Copy(c.refused, rows)
 }

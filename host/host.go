@@ -48,6 +48,10 @@ type Host struct {
 	balancer  *partition.Balancer // likewise
 	running   bool
 	startedUS int64
+
+	counting  sync.Mutex // what metrics were last told of undelivered messages
+	counts    map[store.ConsumerID]map[store.UndeliveredStatus]int64
+	countedAt time.Time
 }
 
 type pluginState struct {
@@ -115,6 +119,13 @@ func (h *Host) consumer(p *pluginState, index int) (*consumer, error) {
 		host: h, plugin: p.Plugin, declared: declared, index: index, guests: &p.guests,
 		id:       store.ConsumerID{Type: declared.Type, Name: declared.Name},
 		retrying: make(map[*reporter]error), moved: make(chan struct{}), careful: make(map[int]lane.Careful),
+		refused: make(map[int64]lane.RefusedRow), held: &lane.Held{Max: int64(h.cfg.MaxUndelivered)}, delivery: h.cfg.Delivery,
+	}
+	if e := p.Consumers[declared.Name].OnExhausted; e != "" {
+		if !e.Valid() {
+			return nil, fmt.Errorf("%s: on_exhausted must be halt, dead_letter_key, dead_letter or skip, it is %q", c.id, e)
+		}
+		c.delivery.OnExhausted = e
 	}
 	if declared.Type != abi.Projection {
 		return nil, fmt.Errorf("%s: this version runs projections only", c.id)
@@ -203,6 +214,7 @@ func (h *Host) run(ctx context.Context) error {
 	if !info.Embedded {
 		heart.Go(func() { h.advance(alive) })
 	}
+	heart.Go(func() { h.sweepSkips(alive) })
 	h.log.Info("started", "instance", h.instance(), "partitions", info.Partitions, "plugins", len(h.plugins), "consumers", len(h.consumers))
 	h.apply(ctx)
 	return nil

@@ -31,6 +31,7 @@ func (c *consumer) stayOut(stop context.Context) bool {
 			c.log.Info("the stored declaration is this host's now")
 			c.differs = nil
 			c.setState(StateStarting, "", nil)
+			c.follow(c.stored.State, c.stored.Halt)
 			c.enlist()
 			return true
 		case !errors.As(err, &c.differs):
@@ -58,7 +59,7 @@ func (c *consumer) stayOut(stop context.Context) bool {
 		if stored.State != store.StateHalted {
 			halt = &store.Halt{
 				Reason: store.HaltDeclarationChanged, Digest: c.plugin.Module.Digest(), AtUS: time.Now().UnixMicro(),
-				Message: c.differs.Error() + ": run the earlier module, or give the consumer another name",
+				Message: c.differs.Error() + ": run the earlier module and resume the consumer, or give it another name",
 			}
 			if err := c.haltAbandoned(stop, stored.Build, *halt); err != nil {
 				c.log.Debug("the halt is not recorded", "error", err)

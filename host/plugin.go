@@ -31,6 +31,9 @@ type ConsumerConfig struct {
 	SingleOwner bool
 	// Adopt names tables that exist already and may be taken over.
 	Adopt []string
+	// OnExhausted is what becomes of its messages that have used up their tries.
+	// "": as the host's config says.
+	OnExhausted lane.Exhausted
 }
 
 // Module is an admitted module. [ModuleOf] makes one of a *plugins.Module.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/projhost/projhost/abi"
 	"github.com/projhost/projhost/host"
+	"github.com/projhost/projhost/host/retry"
 	"github.com/projhost/projhost/internal/guest"
 	"github.com/projhost/projhost/internal/samples"
 	"github.com/projhost/projhost/plugins"
@@ -99,6 +100,7 @@ func haltedHost(t *testing.T, st store.Store, ps ...host.Plugin) running {
 	t.Helper()
 	cfg := host.DefaultConfig()
 	cfg.RetryMin, cfg.RetryMax = time.Millisecond, time.Millisecond
+	cfg.Delivery.Backoff, cfg.Delivery.MaxTransient = retry.Policy{Min: time.Millisecond, Max: time.Millisecond}, 3
 	h, err := host.New(host.Deps{Store: st, Plugins: ps, Log: hclog.NewNullLogger()}, cfg)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -138,7 +138,7 @@ func (c *consumer) status(ends map[string]int64, view partition.View, placed []*
 		Epoch: c.stored.Epoch, Build: c.stored.Build, Stuck: c.stuck, Fenced: c.fenced,
 		Plugin: c.plugin.Name, Digest: c.plugin.Module.Digest(), Distribution: abi.Spread,
 	}
-	if reason := c.reason(); reason != "" && s.State != StateHalted {
+	if reason := c.reason(); reason != "" && s.State != StateHalted && s.State != StatePaused {
 		s.State, s.SinceUS, s.Reason = StateRetrying, c.retryingSince.UnixMicro(), reason
 	}
 	c.mu.Unlock()
@@ -188,9 +188,39 @@ func (c *consumer) status(ends map[string]int64, view partition.View, placed []*
 				CacheRows: stats.CacheRows, CacheBytes: stats.CacheBytes,
 				Batches: stats.Batches, Messages: stats.Messages, LastBatch: stats.LastBatch,
 			})
+			if stats.DueUS != 0 && (s.NextRetryUS == 0 || stats.DueUS < s.NextRetryUS) {
+				s.NextRetryUS = stats.DueUS
+			}
 		}
 	}
+	if s.Held = c.held.Count(); s.Held > c.held.Max/2 {
+		s.Alarms = append(s.Alarms, fmt.Sprintf("%d undelivered messages are kept for this host's partitions; at %d ([delivery] max_undelivered) the consumer halts", s.Held, c.held.Max))
+	}
 	return s
+}
+
+var statuses = []store.UndeliveredStatus{
+	store.StatusFailed, store.StatusWaiting, store.StatusHalted, store.StatusDeadLetterKey, store.StatusDeadLetter,
+}
+
+// countEvery is how long counts of undelivered messages are good for metrics.
+const countEvery = 5 * time.Second
+
+// countUndelivered is what the store counts, at most so old; nil if it does not
+// answer.
+func (h *Host) countUndelivered() map[store.ConsumerID]map[store.UndeliveredStatus]int64 {
+	h.counting.Lock()
+	defer h.counting.Unlock()
+	if time.Since(h.countedAt) >= countEvery {
+		ctx, cancel := context.WithTimeout(context.Background(), sampleTimeout)
+		defer cancel()
+		counts, err := h.deps.Store.CountUndelivered(ctx)
+		if err != nil {
+			return nil
+		}
+		h.counts, h.countedAt = counts, time.Now()
+	}
+	return h.counts
 }
 
 // view is the host's latest look at the cluster.
@@ -333,12 +363,20 @@ func (h *Host) sample() metrics.Sample {
 	var ends map[string]int64
 	view := h.view()
 	s.Topics, ends = h.sampleTopics()
+	counts := h.countUndelivered()
 	for _, c := range h.consumers {
 		placed := c.placed()
 		st := c.status(ends, view, placed, nil)
 		m := metrics.Consumer{
 			Name: c.id.String(), State: st.State, Lag: st.Lag, Owned: st.Owned,
 			Orphans: len(st.Orphans), Unowned: len(st.Unowned), Stuck: len(st.Stuck), Fenced: st.Fenced,
+			Held: st.Held, HeldMax: c.held.Max,
+		}
+		if counts != nil {
+			m.Undelivered = make(map[string]int64)
+			for _, status := range statuses {
+				m.Undelivered[string(status)] = counts[c.id][status]
+			}
 		}
 		for _, session := range sessions(placed) {
 			for _, l := range session.lanes {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -29,6 +30,8 @@ type session struct {
 	initial     [][]int64       // by topic, by partition: the checkpoint
 	lane        []int           // by partition, all N: its place in lanes, or reader.NoLane
 	lanes       []*lane.Lane
+	heads       []store.Head         // of its partitions, when it was opened
+	everyKey    []map[int64]struct{} // by topic: messages that are passed over
 
 	reporters []*reporter // guarded by the consumer's lock
 	ending    bool        // it was told to end; of the consumer's goroutine
@@ -66,6 +69,14 @@ func (c *consumer) open(ctx context.Context, partitions []int) (*session, error)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", c.id, err)
 	}
+	if stored.State != store.StateRunning {
+		// A halt that is not recorded yet says more than what is.
+		if !c.isStopped() {
+			c.knownAt = time.Now()
+			c.follow(stored.State, stored.Halt)
+		}
+		return nil, errHalted
+	}
 	// A first build begins with empty tables: no row of them has to be read.
 	empty := make([]bool, len(c.stored.Tables))
 	for i, ref := range c.stored.Tables {
@@ -74,6 +85,13 @@ func (c *consumer) open(ctx context.Context, partitions []int) (*session, error)
 		}
 	}
 	s.startAt(checkpoints)
+	if s.heads, err = h.deps.Store.Heads(ctx, c.stored.Build, s.partitions); err != nil {
+		return nil, fmt.Errorf("read the undelivered messages of %s: %w", c.id, err)
+	}
+	skips, err := s.readSkips(ctx)
+	if err != nil {
+		return nil, err
+	}
 	s.deal(lane.Config{
 		Consumer: c.id, Declared: c.declared, Index: c.index,
 		Build: c.stored.Build, Epoch: stored.Epoch,
@@ -83,8 +101,31 @@ func (c *consumer) open(ctx context.Context, partitions []int) (*session, error)
 		Batch: h.cfg.Batch, BatchMax: h.cfg.BatchMax, BatchRows: h.cfg.BatchRows, BatchBytes: h.cfg.BatchBytes, BatchAge: h.cfg.BatchAge,
 		CallMessages: h.cfg.CallMessages, CallBytes: h.cfg.CallBytes,
 		IdleSave: h.cfg.IdleSave, Retry: h.policy(),
+		Free: c.free, Delivery: c.delivery, Held: c.held, Skips: skips,
 	})
 	return s, nil
+}
+
+// readSkips reads what is passed over behind the checkpoints: what is skipped for
+// every key is the feeds' concern.
+func (s *session) readSkips(ctx context.Context) (map[lane.SkipAt]struct{}, error) {
+	skips := make(map[lane.SkipAt]struct{})
+	s.everyKey = make([]map[int64]struct{}, len(s.c.topics))
+	for t, topic := range s.c.topics {
+		list, err := s.c.host.deps.Store.Skips(ctx, s.c.stored.Build, topic, s.start[t])
+		if err != nil {
+			return nil, fmt.Errorf("read the skips of %s: %w", s.c.id, err)
+		}
+		s.everyKey[t] = make(map[int64]struct{})
+		for _, k := range list {
+			if k.EveryKey {
+				s.everyKey[t][k.Position] = struct{}{}
+			} else {
+				skips[lane.SkipAt{Topic: t, Position: k.Position, Key: k.Key}] = struct{}{}
+			}
+		}
+	}
+	return skips, nil
 }
 
 // startAt takes over the checkpoints.
@@ -127,7 +168,13 @@ func (s *session) deal(cfg lane.Config) {
 		own[i%n], s.lane[p] = append(own[i%n], p), i%n
 	}
 	for l := range n {
-		cfg.Partitions, cfg.Careful = own[l], c.carefulWith(own[l], s.start)
+		cfg.Partitions, cfg.Careful, cfg.Refused = own[l], c.carefulWith(own[l], s.start), maps.Clone(c.refused)
+		cfg.Heads = nil
+		for _, head := range s.heads {
+			if s.lane[head.Partition] == l {
+				cfg.Heads = append(cfg.Heads, head)
+			}
+		}
 		log := c.log.With("lane", l)
 		s.lanes = append(s.lanes, lane.New(cfg, lane.Deps{
 			Store: h.deps.Store, Lease: func(p int) store.Lease { return s.leases[p] }, Observer: s, Log: log,
@@ -283,7 +330,7 @@ func (s *session) feed(ctx context.Context, t int) (err error) {
 	c := s.c
 	cfg := reader.FeedConfig{
 		Topic: t, Consumer: c.declared, Lanes: len(s.lanes), Lane: s.lane,
-		Start: s.initial[t], Incarnation: s.incarnation,
+		Start: s.initial[t], Skips: s.everyKey[t], Incarnation: s.incarnation,
 	}
 	if slices.ContainsFunc(c.declared.Inputs, func(in abi.Input) bool {
 		return in.Topic == c.topics[t] && in.Key.Kind == abi.KeyFunction

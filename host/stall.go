@@ -58,7 +58,7 @@ func (w *crew) watch() {
 		c.log.Info("consumer is run here again")
 		s.returnAt = time.Time{}
 		c.share.Return()
-	case c.isHalted(), time.Since(c.share.Orders().At) > 2*c.host.cfg.Rebalance:
+	case c.isStopped(), time.Since(c.share.Orders().At) > 2*c.host.cfg.Rebalance:
 		clear(s.lanes)
 	case w.stalled() && c.share.Others() > 0:
 		s.out = min(max(2*s.out, stallPause*look), stallMax)
@@ -98,6 +98,7 @@ func (w *crew) stalled() bool {
 				applied += l.Applied(t)
 				waiting = waiting || l.Applied(t) < w.c.host.sources[topic].End()
 			}
+			waiting = waiting && !l.Stats().Blocked // that is a message's trouble, on any host
 			rose := known && applied > p.applied
 			if rose {
 				s.out = 0

@@ -26,6 +26,7 @@ const (
 	StatePending    = "declaration_pending" // the stored declaration differs; Reason says how
 	StateRetrying   = "retrying"            // a transient failure is tried again; Reason says which
 	StateHalted     = "halted"              // Halt says why and where
+	StatePaused     = "paused"              // by an operator
 	StateStopped    = "stopped"
 	StateNotRunning = "not_running" // recorded in the store, no loaded plugin declares it
 )
@@ -50,6 +51,9 @@ type ConsumerStatus struct {
 	Fenced       uint64 // times a lease was found lost
 	Topics       []ConsumerTopic
 	Lanes        []LaneStatus
+	Held         int64    // undelivered messages of this host's partitions, but for earlier dead letters
+	NextRetryUS  int64    // when this host tries the next of them again; 0: never
+	Alarms       []string // what will halt the consumer if nobody minds it
 }
 
 // ConsumerTopic is how far a consumer is in one topic, on all hosts. Applied is

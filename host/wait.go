@@ -203,7 +203,7 @@ func (w *wait) look(ctx context.Context) (now moment, err error) {
 			halt = sight.halt
 		}
 	}
-	if halt != nil {
+	if halt != nil && (now.known || sight != nil) {
 		return now, &HaltedError{Consumer: w.id, Halt: *halt, Lagging: now.lagging}
 	}
 	return now, nil

@@ -87,6 +87,11 @@ type Consumer struct {
 	Undelivered map[string]int64 `json:"undelivered"`
 	Topics      []ConsumerTopic  `json:"topics"`
 	Lanes       []Lane           `json:"lanes,omitempty"`
+	// Held are those of them that this host keeps, NextRetryAt is when it tries the
+	// next one again, Alarms what halts the consumer if nobody minds it.
+	Held        int64    `json:"held,omitempty"`
+	NextRetryAt string   `json:"next_retry_at,omitempty"`
+	Alarms      []string `json:"alarms,omitempty"`
 }
 
 // Halt is why and where a consumer stopped, its time as the API writes times.

@@ -17,89 +17,197 @@ import (
 // larger ones.
 const callMin = 16
 
-// step applies the next whole messages, as many as one call of the guest may
-// take.
+// task is an entry that the guest is asked about.
+type task struct {
+	entry *reader.Entry
+	topic int
+	place int // in work, of an entry that is there
+}
+
+// step brings the next whole messages to their outcomes, as many as one call of
+// the guest may take.
+//
+// An entry that fails is decided before anything behind it is looked at. So what
+// becomes of each does not depend on which share a batch (P7), also where one
+// entry sees another's rows, and a consumer that halts has applied exactly what
+// is before the message, and the rest of that.
 func (l *Lane) step(ctx context.Context) error {
-	end, bad := l.gather()
-	if bad >= 0 {
-		return l.halt(bad, &plugins.Failure{
-			Code: abi.CodeMalformed, Deterministic: true,
-			Message: "a key of this message cannot be stored (1 to 255 code points, no U+0000, no space at the end); it stands here as its hash",
-		})
-	}
-	if err := l.preload(ctx, end); err != nil {
-		return l.again(ctx, err)
-	}
-	for pos := l.next; pos < end; {
-		after, err := l.frame(ctx, pos, end)
+	end := l.gather()
+	for at := l.next; at < end; {
+		upto := l.choose(at, end)
+		n, fail, err := l.attempt(ctx, l.tasks, 0)
 		if err != nil {
-			return l.again(ctx, err)
+			// What is in hand ends within a message.
+			l.failed = l.failed || n > 0 || at > l.next
+			return err
 		}
-		if len(l.callRows) == 0 {
-			if after > pos {
-				l.done(after)
-				return nil
+		if n < len(l.tasks) {
+			upto = l.tasks[n].place
+		}
+		for ; at < upto; at++ {
+			if it := &l.work[at]; it.entry != nil {
+				if f, _, _ := l.fate(it); f == follows {
+					l.follow(it)
+				}
 			}
-			l.takeBack()
-			return l.halt(pos, tooLarge())
 		}
-		fail, err := l.call(ctx)
-		done := l.sink.done
-		pos = after
-		if done < len(l.callRows) {
-			pos = l.callIndex[done]
+		if at == end {
+			break
 		}
-		l.done(l.boundary(pos))
-		switch {
-		case err != nil:
-			l.takeBack()
-			return l.again(ctx, err)
+		it := &l.work[at]
+		switch f, code, reason := l.fate(it); {
 		case fail != nil:
-			l.shrinkCalls(fail)
-			failed := l.callIndex[done]
-			l.takeBack()
-			return l.solo(ctx, failed, fail)
+			l.fail(it, fail.Code, failureText(fail))
+		case f == fails:
+			l.fail(it, code, reason)
+		default:
+			l.done(at)
+			return l.haltAt(it, 0, fmt.Sprintf("%d undelivered messages are kept for the partitions of this host, as many as [delivery] max_undelivered allows: "+
+				"mend what the first of them failed for, or retry, skip or delete them, and resume", l.cfg.Held.Count()))
 		}
-		l.loop.Done()
-		l.growCalls()
+		at++
+		if l.batch.halt != nil || l.blocked() {
+			end = l.messageEnd(at - 1)
+		}
 	}
+	l.done(end)
 	return nil
 }
 
-// gather tells up to which place of the work one call may go: whole messages,
-// within the bounds of the call and of the batch. If the very first message has
-// an entry that cannot be applied, bad is its place, else -1.
-func (l *Lane) gather() (end, bad int) {
+// choose makes tasks of the entries of the work from at on that the guest is to
+// be asked about, and tells where that ends: at end, at an entry that fails
+// without being asked, or at a message for whose followers there is no room.
+func (l *Lane) choose(at, end int) int {
+	l.tasks = l.tasks[:0]
+	followers := 0
+	for i := at; i < end; i++ {
+		it := &l.work[i]
+		if it.entry == nil {
+			continue
+		}
+		if !l.cfg.Held.room(followers) && l.messageStart(i) == i && l.messageWaits(i) {
+			return i
+		}
+		switch f, _, _ := l.fate(it); f {
+		case called:
+			l.tasks = append(l.tasks, task{it.entry, it.topic, i})
+		case follows:
+			followers++
+		case fails:
+			return i
+		}
+	}
+	return end
+}
+
+// messageStart is the place of the first entry of the message that has one at i.
+func (l *Lane) messageStart(i int) int {
+	for i > l.next && l.work[i-1].entry != nil && l.work[i-1].to == 0 {
+		i--
+	}
+	return i
+}
+
+// messageEnd is the place behind the last entry of the message that has one at i.
+func (l *Lane) messageEnd(i int) int {
+	for l.work[i].to == 0 {
+		i++
+	}
+	return i + 1
+}
+
+// messageWaits tells whether an entry of the message at i is to wait.
+func (l *Lane) messageWaits(i int) bool {
+	for end := l.messageEnd(i); i < end; i++ {
+		if l.isHeld(l.work[i].entry) {
+			return true
+		}
+	}
+	return false
+}
+
+// gather tells up to which place of the work one step may go: whole messages,
+// within the bounds of a call and of the batch.
+func (l *Lane) gather() (end int) {
 	room := l.limit() - l.batch.messages
 	entries, bytes := 0, 0
-	end, bad = l.next, -1
-	for i := l.next; i < len(l.work); i++ {
+	end = l.next
+	for i := l.next; i < len(l.work) && room > 0; i++ {
 		it := &l.work[i]
 		if e := it.entry; e != nil {
 			entries++
 			bytes += len(e.Event.Data) + len(e.Event.Metadata)
-			if e.StandIn && bad < 0 {
-				bad = i
-			}
 		}
 		if it.to == 0 {
 			continue
 		}
 		// A whole message, or the end of a stretch.
-		switch {
-		case end == l.next && bad >= 0:
-			return end, bad
-		case end > l.next && (entries > l.callMax || bytes > l.cfg.CallBytes || bad >= 0):
-			return end, -1
+		if end > l.next && (entries > l.callMax || bytes > l.cfg.CallBytes) {
+			return end
 		}
 		end = i + 1
 		if it.entry != nil {
-			if room--; room == 0 {
-				break
-			}
+			room--
 		}
 	}
-	return end, -1
+	return end
+}
+
+// attempt asks the guest about tasks, in order, in as few calls as it takes, until
+// one of them fails for good: done counts those before it. A failure that came
+// in company, or for the first time, is believed if it comes again when the entry
+// is run alone on a restored instance; expect is the failure that the first one
+// had before. Errors are those that end the lane.
+func (l *Lane) attempt(ctx context.Context, tasks []task, expect abi.Status) (done int, fail *plugins.Failure, err error) {
+	for at := 0; at < len(tasks); {
+		if at == 0 {
+			if err := l.preload(ctx, tasks); err != nil {
+				if err := l.again(ctx, err, &tasks[at]); err != nil {
+					return at, nil, err
+				}
+				continue
+			}
+		}
+		n, err := l.frame(ctx, tasks[at:])
+		if err != nil {
+			if err := l.again(ctx, err, &tasks[at]); err != nil {
+				return at, nil, err
+			}
+			continue
+		}
+		if n == 0 {
+			return at, tooLarge(), nil
+		}
+		fail, err := l.call(ctx, at)
+		at += l.sink.done
+		if l.sink.done > 0 {
+			l.stats.steps.Add(1)
+		}
+		switch {
+		case err != nil:
+			if err := l.again(ctx, err, &tasks[min(at, len(tasks)-1)]); err != nil {
+				return at, nil, err
+			}
+			continue
+		case fail == nil:
+			l.loop.Done()
+			l.growCalls()
+			continue
+		}
+		l.shrinkCalls(fail)
+		if !(at == 0 && n == 1 && fail.Code == expect) {
+			if fail, err = l.solo(ctx, tasks, at, fail); err != nil {
+				return at, nil, err
+			}
+		}
+		l.loop.Done()
+		l.stats.steps.Add(1)
+		if fail != nil {
+			return at, fail, nil
+		}
+		at++
+	}
+	return len(tasks), nil, nil
 }
 
 func tooLarge() *plugins.Failure {
@@ -109,62 +217,31 @@ func tooLarge() *plugins.Failure {
 	}
 }
 
-// boundary is the end of the last whole message that is done at pos.
-func (l *Lane) boundary(pos int) int {
-	for pos > l.next && l.work[pos-1].to == 0 {
-		pos--
-	}
-	return pos
-}
-
-// message is the stretch of the work that holds the message of an entry.
-func (l *Lane) message(at int) (from, to int) {
-	m := l.work[at].entry.Event
-	from, to = at, at+1
-	for from > l.next && l.work[from-1].entry != nil && l.work[from-1].entry.Event == m {
-		from--
-	}
-	for l.work[to-1].to == 0 {
-		to++
-	}
-	return from, to
-}
-
-// frame makes a call of the entries from pos on, and tells where in the work it
-// ends. A call without entries means that there are none, or that the first one
-// does not fit.
-func (l *Lane) frame(ctx context.Context, pos, end int) (after int, err error) {
+// frame makes a call of the first tasks, as many as there is room for, and tells
+// how many. None means that not even the first one fits.
+func (l *Lane) frame(ctx context.Context, tasks []task) (n int, err error) {
 	if l.guest == nil {
 		if l.guest, err = l.deps.NewGuest(ctx); err != nil {
-			return pos, err
+			return 0, err
 		}
 	}
-	l.callRows, l.callABI, l.callIndex = l.callRows[:0], l.callABI[:0], l.callIndex[:0]
-	for i := pos; i < end; i++ {
-		if e := l.work[i].entry; e != nil {
-			l.callRows = append(l.callRows, e)
-			l.callIndex = append(l.callIndex, i)
-			l.callABI = append(l.callABI, abi.Entry{})
-			e.ABI(&l.callABI[len(l.callABI)-1])
-		}
+	l.callRows, l.callABI = l.callRows[:0], l.callABI[:0]
+	for i := range tasks[:min(len(tasks), max(l.callMax, 1))] {
+		l.callRows = append(l.callRows, tasks[i].entry)
+		l.callABI = append(l.callABI, abi.Entry{})
+		tasks[i].entry.ABI(&l.callABI[i])
 	}
-	if len(l.callRows) == 0 || l.guest.FrameFits(l.callABI) {
-		return end, nil
-	}
-	n := len(l.callRows)
+	n = len(l.callRows)
 	for n > 0 && !l.guest.FrameFits(l.callABI[:n]) {
 		n /= 2
 	}
-	l.callRows, l.callABI, l.callIndex = l.callRows[:n], l.callABI[:n], l.callIndex[:n]
-	if n == 0 {
-		return pos, nil
-	}
-	return l.callIndex[n-1] + 1, nil
+	l.callRows, l.callABI = l.callRows[:n], l.callABI[:n]
+	return n, nil
 }
 
-// call hands the framed entries to the guest.
-func (l *Lane) call(ctx context.Context) (*plugins.Failure, error) {
-	l.sink.call(ctx, l.callRows, l.callIndex)
+// call hands the framed entries to the guest; first is the task of the first.
+func (l *Lane) call(ctx context.Context, first int) (*plugins.Failure, error) {
+	l.sink.call(ctx, l.callRows, first)
 	start := time.Now()
 	_, fail, err := l.guest.Apply(ctx, l.cfg.Index, l.callABI, &l.sink)
 	took := time.Since(start)
@@ -173,82 +250,49 @@ func (l *Lane) call(ctx context.Context) (*plugins.Failure, error) {
 	return fail, err
 }
 
-// takeBack drops what entries of a message did that is not applied as a whole.
-func (l *Lane) takeBack() {
-	if l.next < len(l.work) && l.work[l.next].entry != nil {
-		l.sink.rollback(l.work[l.next].entry.Event)
-	}
-}
-
-// solo runs the message of a failed entry again, each of its entries alone on a
-// restored guest. If it fails in the same way, the failure is the message's own
-// and not its company's, and the consumer halts.
+// solo runs the entry of a failed task again, alone on a restored guest, until it
+// succeeds, nil, or fails twice in the same class: then the failure is the
+// entry's own and not its company's.
 //
-// A failure that may pass (the guest asks for a later retry) has its tries
-// first. Running out of time counts as the message's own when it happens alone,
-// on a fresh guest: as long as time is all that is metered, nothing else could
-// ever end it.
-func (l *Lane) solo(ctx context.Context, failed int, fail *plugins.Failure) error {
-	from, to := l.message(failed)
-	for tries := 1; ; tries++ {
-		l.deps.Log.Debug("message is run alone to confirm its failure", "topic", l.cfg.Topics[l.work[from].topic],
-			"position", l.work[from].entry.Event.Position, "code", int(fail.Code), "try", tries)
+// Running out of time counts as its own when it happens alone, on a fresh guest:
+// as long as time is all that is metered, nothing else could ever end it.
+func (l *Lane) solo(ctx context.Context, tasks []task, at int, fail *plugins.Failure) (*plugins.Failure, error) {
+	t := &tasks[at]
+	for tries := 1; ; {
+		l.deps.Log.Debug("message is run alone to confirm its failure", "topic", l.cfg.Topics[t.topic],
+			"position", t.entry.Event.Position, "code", int(fail.Code), "try", tries)
 		if fail.Code == abi.CodeDeadline {
-			if err := l.freshGuest(ctx); err != nil {
-				return err
-			}
+			l.freshGuest(ctx)
 		}
-		again, at, err := l.alone(ctx, from, to)
+		n, err := l.frame(ctx, tasks[at:at+1])
+		if err == nil && n == 0 {
+			return tooLarge(), nil
+		}
+		var again *plugins.Failure
+		if err == nil {
+			again, err = l.call(ctx, at)
+		}
 		switch {
 		case err != nil:
-			l.sink.rollback(l.work[from].entry.Event)
-			if err := l.again(ctx, err); err != nil {
-				return err
+			if err := l.again(ctx, err, t); err != nil {
+				return nil, err
 			}
-			tries--
+			continue
 		case again == nil:
-			l.loop.Done()
-			l.done(to)
-			return nil
-		default:
-			l.sink.rollback(l.work[from].entry.Event)
-			same := at == failed && again.Code == fail.Code
-			failed, fail = at, again
-			mayPass := fail.Code == abi.StatusRetry
-			if same && !mayPass || tries >= soloTries {
-				return l.halt(failed, fail)
-			}
-			if mayPass {
-				busy := &store.TransientError{Op: "apply a message", Err: fail}
-				if err := l.again(ctx, busy); err != nil {
-					return err
-				}
-			}
+			return nil, nil
+		case again.Code == fail.Code || tries == soloTries:
+			return again, nil
 		}
+		fail = again
+		tries++
 	}
 }
 
-// soloTries is how often a message is run alone whose failure may pass, or
-// shows another face each time.
+// soloTries is how often a message is run alone whose failure shows another face
+// each time.
 const soloTries = 6
 
-// alone applies the entries of one message, each in a call of its own.
-func (l *Lane) alone(ctx context.Context, from, to int) (fail *plugins.Failure, at int, err error) {
-	for i := from; i < to; i++ {
-		if _, err := l.frame(ctx, i, i+1); err != nil {
-			return nil, i, err
-		}
-		if len(l.callRows) == 0 {
-			return tooLarge(), i, nil
-		}
-		if fail, err = l.call(ctx); fail != nil || err != nil {
-			return fail, i, err
-		}
-	}
-	return nil, to, nil
-}
-
-func (l *Lane) freshGuest(ctx context.Context) error {
+func (l *Lane) freshGuest(ctx context.Context) {
 	if l.guest != nil {
 		guest := l.guest
 		l.guest = nil
@@ -256,53 +300,50 @@ func (l *Lane) freshGuest(ctx context.Context) error {
 			l.deps.Log.Warn("guest did not close", "error", err)
 		}
 	}
-	return nil
 }
 
 // again pauses before the same work is tried again, nil; what is no failure of
-// a moment comes back.
-func (l *Lane) again(ctx context.Context, err error) error {
+// a moment comes back. The task, if there is one, is where the lane is.
+func (l *Lane) again(ctx context.Context, err error, at *task) error {
 	if errors.Is(err, store.ErrIncarnation) {
 		return err
 	}
 	err = l.loop.Again(ctx, err)
 	var exhausted *retry.ExhaustedError
-	if errors.As(err, &exhausted) && l.next < len(l.work) {
-		return l.haltAt(&l.work[l.next], int(abi.CodeDatabase), exhausted.Error())
+	if errors.As(err, &exhausted) {
+		it := item{}
+		if at != nil {
+			it = item{entry: at.entry, topic: at.topic}
+		}
+		return l.haltAt(&it, int(abi.CodeDatabase), exhausted.Error())
 	}
 	return err
 }
 
-// halt ends the lane for a failed entry.
-func (l *Lane) halt(at int, fail *plugins.Failure) error {
-	text := fail.Code.String()
-	if fail.Message != "" {
-		text += ": " + fail.Message
-	}
-	if fail.Trap != "" && fail.Trap != fail.Message {
-		text += " (" + fail.Trap + ")"
-	}
-	return l.haltAt(&l.work[at], int(fail.Code), text)
+// haltAt ends the lane for something that no row tells of.
+func (l *Lane) haltAt(it *item, code int, message string) error {
+	return &HaltError{Halt: l.haltOf(l.cfg.Topics[it.topic], it.entry, code, message)}
 }
 
-func (l *Lane) haltAt(it *item, code int, message string) error {
+// haltOf is a halt for an entry, if there is one.
+func (l *Lane) haltOf(topic string, e *reader.Entry, code int, message string) store.Halt {
 	h := store.Halt{
 		Reason:    store.HaltApplyError,
 		Code:      code,
-		Message:   message,
-		Topic:     l.cfg.Topics[it.topic],
+		Message:   Reason(message),
+		Topic:     topic,
 		Digest:    l.cfg.Digest,
 		AtUS:      time.Now().UnixMicro(),
 		Partition: l.cfg.Partitions[0],
 	}
-	if e := it.entry; e != nil {
+	if e != nil {
 		h.Position = e.Event.Position
 		h.Partition = int(e.Partition)
 		h.Key = e.Key
 		h.EventType = e.Event.Type
 		h.EventID = e.Event.ID.String()
 	}
-	return &HaltError{Halt: h}
+	return h
 }
 
 // shrinkCalls makes calls smaller after a guest ran out of memory or time in
@@ -326,15 +367,15 @@ type missing struct {
 	rows []*row
 }
 
-// preload reads the rows that the entries up to end will want and that are not
-// known, in one query a table: each entry's own row, and the child it declares.
-func (l *Lane) preload(ctx context.Context, end int) error {
-	l.sink.expect(l.next)
-	for i := l.next; i < end; i++ {
-		e := l.work[i].entry
+// preload reads the rows that tasks will want and that are not known, in one
+// query a table: each entry's own row, and the child it declares.
+func (l *Lane) preload(ctx context.Context, tasks []task) error {
+	l.sink.expect()
+	for i := range tasks {
+		e := tasks[i].entry
 		for k, t := range l.rows.tables {
 			var n *row
-			if e != nil && !t.free {
+			if !t.free {
 				if child, ok := l.childKey(k, e); ok || !t.isChild {
 					n = l.want(k, t, e, child)
 				}

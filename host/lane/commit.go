@@ -44,8 +44,6 @@ func (l *Lane) seal() {
 		w := &l.outTables[f.table.ref.Table.Index]
 		w.DeleteChildrenOf = append(w.DeleteChildrenOf, f.key)
 	})
-	l.sink.message = nil
-
 	b := &l.out
 	*b = store.Batch{
 		Consumer: l.cfg.Consumer, Build: l.cfg.Build, Epoch: l.cfg.Epoch,
@@ -60,6 +58,7 @@ func (l *Lane) seal() {
 		slices.Sort(w.DeleteChildrenOf)
 		b.Tables = append(b.Tables, *w)
 	}
+	l.sealOutcomes(b)
 	l.moveCheckpoints()
 
 	l.sealed.messages, l.sealed.first, l.sealed.topic = l.batch.messages, l.batch.first, l.batch.topic
@@ -135,19 +134,34 @@ func (l *Lane) topic(name string) int { return slices.Index(l.cfg.Topics, name) 
 func (l *Lane) refused(err error) error {
 	var data *store.DataError
 	var exhausted *retry.ExhaustedError
-	first := &item{entry: l.sealed.first, topic: l.sealed.topic}
+	b := &l.sealed
+	first := &item{entry: b.first, topic: b.topic}
 	switch {
-	case errors.As(err, &data) && l.sealed.messages > 1:
-		return &RefusedError{Err: err, Careful: Careful{
-			Messages: l.sealed.messages / 2,
-			Through:  slices.Clone(l.sealed.through),
-		}}
-	case errors.As(err, &data):
-		return l.haltAt(first, int(abi.CodeData), "the database refuses what the message writes: "+err.Error())
 	case errors.As(err, &exhausted):
 		return l.haltAt(first, int(abi.CodeDatabase), err.Error())
+	case !errors.As(err, &data):
+		return err
 	}
-	return err
+	reason := "the database refuses what the message writes: " + data.Error()
+	switch {
+	case len(b.retries) == 1 && b.retries[0].Then == nil:
+		r := &b.retries[0]
+		return &RefusedError{Err: err, Rows: map[int64]RefusedRow{r.ID: {Attempts: r.Attempts, Passing: r.Passing, Reason: reason}}}
+	case len(b.retries) > 1:
+		rows := make(map[int64]RefusedRow)
+		for i := range b.retries {
+			r := &b.retries[i]
+			rows[r.ID] = RefusedRow{Attempts: r.Attempts, Passing: r.Passing}
+		}
+		return &RefusedError{Err: err, Rows: rows}
+	case b.messages > 1:
+		return &RefusedError{Err: err, Careful: Careful{Messages: b.messages / 2, Through: slices.Clone(b.through)}}
+	case b.messages == 1 && l.refusal(b.topic, b.first.Event.Position) == nil:
+		return &RefusedError{Err: err, Careful: Careful{Messages: 1, Through: slices.Clone(b.through),
+			Refusals: []Refusal{{Topic: b.topic, Position: b.first.Event.Position, Reason: reason}}}}
+	}
+	// It cannot be recorded either.
+	return l.haltAt(first, int(abi.CodeData), reason)
 }
 
 // flush commits what is in hand before the lane ends for a message that halts
@@ -242,7 +256,7 @@ func (l *Lane) settle(ctx context.Context, b *store.Batch, loop *retry.Loop) (st
 // lasting tells the errors that the same batch would meet again.
 func lasting(err error) bool {
 	var data *store.DataError
-	return errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrCheckpointMoved) ||
+	return errors.Is(err, store.ErrFenced) || errors.Is(err, store.ErrCheckpointMoved) || errors.Is(err, store.ErrRetryMoved) ||
 		errors.Is(err, store.ErrIncarnation) || errors.As(err, &data)
 }
 
@@ -253,6 +267,8 @@ type stats struct {
 	lastBatch                                atomic.Int64
 	cacheRows, cacheBytes                    atomic.Int64
 	hits, misses                             atomic.Uint64
+	held, due                                atomic.Int64
+	blocked                                  atomic.Bool
 }
 
 func (s *stats) called(took time.Duration) {
@@ -281,6 +297,9 @@ type Stats struct {
 	CacheBytes                        int64
 	CacheHits, CacheMisses            uint64
 	QueueMessages, QueueBytes         int
+	Held                              int64 // undelivered messages of its partitions
+	DueUS                             int64 // when the next of them is tried again; 0: never
+	Blocked                           bool  // it takes no messages before that has succeeded
 }
 
 // Stats may be called at any time.
@@ -292,6 +311,7 @@ func (l *Lane) Stats() Stats {
 		LastBatch: int(l.stats.lastBatch.Load()), CacheRows: int(l.stats.cacheRows.Load()),
 		CacheBytes: l.stats.cacheBytes.Load(), CacheHits: l.stats.hits.Load(), CacheMisses: l.stats.misses.Load(),
 	}
+	s.Held, s.DueUS, s.Blocked = l.stats.held.Load(), l.stats.due.Load(), l.stats.blocked.Load()
 	s.QueueMessages, s.QueueBytes = l.queue.Load()
 	return s
 }

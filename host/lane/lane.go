@@ -21,6 +21,7 @@ import (
 type Store interface {
 	store.Batches
 	Rows
+	Line(ctx context.Context, build int64, partition int, key string, after int64, limit int) ([]store.UndeliveredMessage, error)
 }
 
 // Guest is an instance of the consumer's module, this lane's own.
@@ -85,6 +86,14 @@ type Config struct {
 	IdleSave     time.Duration
 	Retry        retry.Policy
 
+	// Free: the consumer has a free table, so all keys are one scope.
+	Free     bool
+	Delivery Delivery
+	Heads    []store.Head // of the lane's partitions
+	Skips    map[SkipAt]struct{}
+	Held     *Held
+	Refused  map[int64]RefusedRow // by id of the row
+
 	// Careful, if set, bounds the batches of a stretch in which the database
 	// refused some entry's data, to find which.
 	Careful *Careful
@@ -94,6 +103,7 @@ type Config struct {
 type Careful struct {
 	Messages int
 	Through  []int64 // by topic
+	Refusals []Refusal
 }
 
 // Lane applies some partitions of a consumer. Make one with [New], feed its
@@ -115,13 +125,18 @@ type Lane struct {
 	next     int     // in work
 	over     bool    // the queue is closed and empty
 
-	batch     building
-	saved     [][]int64 // by topic, by partition: checkpoint after the sealed batch
-	callMax   int       // entries of a call: less than configured after a guest ran out of something
-	callRows  []*reader.Entry
-	callABI   []abi.Entry
-	callIndex []int     // place in work of each entry of the call
-	missing   []missing // by table
+	batch    building
+	saved    [][]int64 // by topic, by partition: checkpoint after the sealed batch
+	callMax  int       // entries of a call: less than configured after a guest ran out of something
+	tasks    []task    // what the guest is asked about
+	callRows []*reader.Entry
+	callABI  []abi.Entry
+	missing  []missing // by table
+
+	lines      *lines
+	unresolved []store.Head // messages whose keys could not be told
+	counted    int64        // what of Config.Held is this lane's
+	retried    bool         // the latest batch was one of retries
 
 	childPointers []*abi.Pointers // by table; nil where no child is declared by one
 	found         []abi.PointerResult
@@ -152,13 +167,16 @@ type item struct {
 // building is the batch in the making.
 type building struct {
 	messages int
+	limit    int // of messages
 	bytes    int
 	first    *reader.Entry
 	topic    int // of first
 	began    time.Time
 	touched  [][]bool // by topic, by partition
-	any      bool     // something is touched
+	any      bool     // there is something to commit
 	idle     bool     // idle checkpoints go with it
+	suspect  bool     // of retries: nothing else goes with what is in it
+	outcomes
 }
 
 // sealedBatch is the batch that is being committed.
@@ -169,6 +187,7 @@ type sealedBatch struct {
 	topic    int
 	through  []int64
 	moves    []store.CheckpointMove
+	outcomes
 }
 
 type commitResult struct {
@@ -194,6 +213,15 @@ func New(cfg Config, deps Deps) *Lane {
 		applied:   make([]atomic.Int64, topics),
 		missing:   make([]missing, len(cfg.Tables)),
 	}
+	var heads []store.Head
+	for _, h := range cfg.Heads {
+		if h.Unresolved {
+			l.unresolved = append(l.unresolved, h)
+		} else {
+			heads = append(heads, h)
+		}
+	}
+	l.lines = newLines(heads, cfg.Free)
 	l.sink = sink{rows: l.rows, store: deps.Store, shape: cfg.Declared.Shape}
 	l.batch.touched = make([][]bool, topics)
 	l.saved = make([][]int64, topics)
@@ -239,20 +267,33 @@ var (
 	errGap  = errors.New("a slice does not follow the one before it")
 )
 
-// HaltError is a message that stops its consumer. Everything before it is
-// committed.
-type HaltError struct{ Halt store.Halt }
+// HaltError is what stops its consumer: a message, of which everything before is
+// committed, or an error that does not go away. Recorded: the database has the
+// halt, with the message.
+type HaltError struct {
+	Halt     store.Halt
+	Recorded bool
+}
 
 func (e *HaltError) Error() string { return e.Halt.Message }
 
 // RefusedError is a batch the database refuses for some entry's data. To find
-// which, the stretch is applied again in batches half as large.
+// which, the stretch is applied again in batches half as large; or the retries
+// in it, each in a batch of its own. What was alone is told by Careful.Refusals
+// or Rows with a reason.
 type RefusedError struct {
 	Err     error
 	Careful Careful
+	Rows    map[int64]RefusedRow // of a batch of retries
 }
 
 func (e *RefusedError) Error() string {
+	switch {
+	case len(e.Rows) > 0:
+		return fmt.Sprintf("the database refuses %d retries: %v", len(e.Rows), e.Err)
+	case len(e.Careful.Refusals) > 0:
+		return fmt.Sprintf("the database refuses what a message writes: %v", e.Err)
+	}
 	return fmt.Sprintf("the database refuses a batch: %v; it is applied again in batches of %d", e.Err, e.Careful.Messages)
 }
 
@@ -278,6 +319,10 @@ func (l *Lane) Run(ctx context.Context) (err error) {
 	}()
 	defer func() { <-done }()
 	defer close(l.commits)
+	l.counted = l.lines.count() + int64(len(l.unresolved))
+	l.cfg.Held.n.Add(l.counted)
+	l.sealHeld()
+	defer func() { l.cfg.Held.n.Add(-l.counted) }()
 	defer Recover(&err)
 	defer func() {
 		if l.guest != nil {
@@ -300,11 +345,23 @@ func (l *Lane) run(ctx context.Context) error {
 	defer idle.Stop()
 	age := time.NewTimer(l.cfg.BatchAge)
 	defer age.Stop()
+	due := time.NewTimer(time.Hour)
+	defer due.Stop()
 	for {
 		if err := l.fill(ctx); err != nil {
 			return l.flush(ctx, err)
 		}
 		if !l.sealed.inFlight {
+			if !l.batch.any && l.retryDue() {
+				if err := l.retry(ctx); err != nil {
+					return l.flush(ctx, err)
+				}
+				if l.batch.halt != nil {
+					return l.flush(ctx, &HaltError{Halt: *l.batch.halt, Recorded: true})
+				}
+				l.submit()
+				continue
+			}
 			if l.over && !l.batch.any && !l.idleLeft() {
 				l.settleApplied()
 				return nil
@@ -330,6 +387,11 @@ func (l *Lane) run(ctx context.Context) error {
 			age.Reset(l.cfg.BatchAge - time.Since(l.batch.began))
 			ripens = age.C
 		}
+		var retry <-chan time.Time
+		if at, ever := l.nextRetry(); ever && !l.sealed.inFlight && !l.over {
+			due.Reset(time.Until(at))
+			retry = due.C
+		}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -339,6 +401,7 @@ func (l *Lane) run(ctx context.Context) error {
 			}
 		case <-ready:
 		case <-ripens:
+		case <-retry:
 		case <-idle.C:
 			l.idleDue = true
 		}
@@ -348,12 +411,23 @@ func (l *Lane) run(ctx context.Context) error {
 // fill applies what is there to the batch in hand, until the batch is full or
 // may as well be committed.
 func (l *Lane) fill(ctx context.Context) error {
-	for !l.full() {
+	for !l.full() && !l.retryDue() {
+		if l.blocked() {
+			if l.queue.isClosed() {
+				// What the lane has taken waits for the next one.
+				clear(l.work)
+				l.work, l.next, l.over = nil, 0, true
+			}
+			return nil
+		}
 		if more, err := l.take(); err != nil || !more {
 			return err
 		}
 		if err := l.step(ctx); err != nil {
 			return err
+		}
+		if l.batch.halt != nil {
+			return &HaltError{Halt: *l.batch.halt, Recorded: true}
 		}
 		select {
 		case r := <-l.results:
@@ -425,8 +499,12 @@ func (l *Lane) accept(s reader.Slice) error {
 	return nil
 }
 
-// limit is how many messages the batch in hand may have.
+// limit is how many messages the batch in hand may have: what holds when it
+// begins.
 func (l *Lane) limit() int {
+	if l.batch.messages > 0 {
+		return l.batch.limit
+	}
 	if c := l.cfg.Careful; c != nil {
 		for t := range l.through {
 			if l.through[t] < c.Through[t] {
@@ -459,7 +537,7 @@ func (l *Lane) ripe(waiting bool) bool {
 	switch {
 	case !l.batch.any:
 		return false
-	case l.full() || l.over:
+	case l.full() || l.over || l.blocked() || l.retryDue():
 		return true
 	case l.behind():
 		return time.Since(l.batch.began) >= l.cfg.BatchAge
@@ -487,7 +565,7 @@ func (l *Lane) done(to int) {
 		if e := it.entry; e != nil {
 			b := &l.batch
 			if b.first == nil {
-				b.first, b.topic, b.began = e, it.topic, time.Now()
+				b.first, b.topic, b.began, b.limit = e, it.topic, time.Now(), l.limit()
 			}
 			b.any = true
 			b.bytes += len(e.Event.Data) + len(e.Event.Metadata)

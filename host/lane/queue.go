@@ -113,6 +113,20 @@ func (q *Queue) pop() (s reader.Slice, ok, over bool) {
 	return s, true, false
 }
 
+// isClosed tells whether nothing more is let in.
+func (q *Queue) isClosed() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.closed
+}
+
+// empty tells whether there is nothing to take.
+func (q *Queue) empty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.slices) == 0
+}
+
 // Load is what the queue holds.
 func (q *Queue) Load() (messages, bytes int) {
 	q.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -266,10 +267,16 @@ type rig struct {
 	page    int   // messages of a slice
 	end     int64 // of the topic, for open
 	lanes   int
-	cfg     Config // bounds and the like
-	careful *Careful
+	cfg     Config           // bounds and the like
+	careful map[int]*Careful // by lane
+	refused map[int64]RefusedRow
 	guests  []*fake.Guest
 	before  func(ctx context.Context, entries int) error // of every guest
+	// first, if set, may answer for an entry in the guest's stead.
+	first func(e *abi.Entry) (status abi.Status, fail *plugins.Failure, answered bool)
+	// linger is how long a session stays after everything was handed out.
+	linger time.Duration
+	asked  []int64 // positions of the entries that guests were asked about
 
 	mu       sync.Mutex
 	retrying []error
@@ -299,7 +306,13 @@ func newRig(t testing.TB, events ...store.Event) *rig {
 		BatchMax: 5000, BatchRows: 5000, BatchBytes: 1 << 20, BatchAge: 100 * time.Millisecond, CallMessages: 512, CallBytes: 1 << 20,
 		CacheBytes: 1 << 20, QueueBytes: 1 << 20, IdleSave: time.Minute,
 		Retry: retry.Policy{Min: time.Millisecond, Max: 10 * time.Millisecond},
+		Delivery: Delivery{
+			MaxAttempts: 5, Backoff: retry.Policy{Min: 200 * time.Millisecond, Max: 30 * time.Second},
+			MaxTransient: 100, MaxTransientAge: 24 * time.Hour, OnExhausted: ExhaustedHalt,
+		},
+		Held: &Held{Max: 100_000},
 	}
+	r.careful, r.refused = make(map[int]*Careful), make(map[int64]RefusedRow)
 	t.Cleanup(func() {
 		require.Empty(t, r.st.Problems())
 		for _, g := range r.guests {
@@ -328,7 +341,18 @@ func (r *rig) Called(int, time.Duration)    {}
 func (r *rig) Committed(int, time.Duration) {}
 
 func (r *rig) newGuest(context.Context) (Guest, error) {
-	g := &fake.Guest{Handle: handle, Shapes: declared().Shape, Before: r.before}
+	g := &fake.Guest{Shapes: declared().Shape, Before: r.before}
+	g.Handle = func(c *fake.Call, e *abi.Entry) (abi.Status, *plugins.Failure) {
+		r.mu.Lock()
+		r.asked = append(r.asked, int64(e.Position))
+		r.mu.Unlock()
+		if r.first != nil {
+			if status, fail, answered := r.first(e); answered {
+				return status, fail
+			}
+		}
+		return handle(c, e)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.guests = append(r.guests, g)
@@ -358,25 +382,42 @@ func (r *rig) session(ctx context.Context, drop int) ([]*Lane, error) {
 		start = min(start, c.Position)
 	}
 
+	skips := make(map[SkipAt]struct{})
+	recorded, err := r.st.Skips(ctx, r.con.Build, store.EventsTopic, start)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range recorded {
+		skips[SkipAt{0, k.Position, k.Key}] = struct{}{}
+	}
+
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	lanes := make([]*Lane, r.lanes)
-	ended := make(chan error, r.lanes)
+	type laneEnd struct {
+		lane int
+		err  error
+	}
+	ended := make(chan laneEnd, r.lanes)
 	for l := range lanes {
 		cfg := r.cfg
 		cfg.Consumer, cfg.Declared, cfg.Build, cfg.Epoch = id, declared(), r.con.Build, r.con.Epoch
 		cfg.InstanceID, cfg.Incarnation = "me", incarnation
 		cfg.Topics, cfg.Tables = []string{store.EventsTopic}, r.con.Tables
 		cfg.Start, cfg.Checkpoints, cfg.Fence = []int64{start}, [][]int64{at}, -1
-		cfg.Careful = r.careful
+		cfg.Careful, cfg.Refused = r.careful[l], maps.Clone(r.refused)
 		for p := l; p < testPartitions; p += r.lanes {
 			cfg.Partitions = append(cfg.Partitions, p)
 		}
+		if cfg.Heads, err = r.st.Heads(ctx, r.con.Build, cfg.Partitions); err != nil {
+			return nil, err
+		}
+		cfg.Skips = skips
 		lanes[l] = New(cfg, Deps{
 			Store: r.st, NewGuest: r.newGuest, Observer: r, Log: hclog.NewNullLogger(),
 			Lease: func(p int) store.Lease { return leases[p] },
 		})
-		go func() { ended <- lanes[l].Run(ctx) }()
+		go func() { ended <- laneEnd{l, lanes[l].Run(ctx)} }()
 	}
 	handed := 0
 	for from := start; from < int64(len(r.events)); {
@@ -401,38 +442,62 @@ func (r *rig) session(ctx context.Context, drop int) ([]*Lane, error) {
 			break
 		}
 	}
-	for _, l := range lanes {
-		l.Queue().Close(drop > 0)
-	}
 	var first error
-	for range lanes {
-		if err := <-ended; err != nil && first == nil {
-			first = err
+	left := len(lanes)
+	end := func(e laneEnd) {
+		left--
+		var refused *RefusedError
+		if errors.As(e.err, &refused) {
+			r.note(e.lane, refused)
+		}
+		if e.err != nil && first == nil {
+			first = e.err
 			cancel()
 			for _, l := range lanes {
 				l.Queue().Close(true)
 			}
 		}
 	}
+	if r.linger > 0 {
+		select {
+		case e := <-ended:
+			end(e)
+		case <-time.After(r.linger):
+		}
+	}
+	if first == nil {
+		for _, l := range lanes {
+			l.Queue().Close(drop > 0)
+		}
+	}
+	for left > 0 {
+		end(<-ended)
+	}
 	return lanes, first
 }
 
 // settle runs sessions until all is applied, as the host does.
 func (r *rig) settle(ctx context.Context) error {
-	for range 100 {
+	for range 300 {
 		_, err := r.session(ctx, 0)
-		var refused *RefusedError
 		var halt *HaltError
 		switch {
 		case err == nil:
 			return nil
 		case errors.As(err, &halt):
 			return err
-		case errors.As(err, &refused):
-			r.careful = &refused.Careful
 		}
 	}
 	return errors.New("it does not come to an end")
+}
+
+// note keeps what a refused batch has told for the next session.
+func (r *rig) note(lane int, e *RefusedError) {
+	if len(e.Rows) > 0 {
+		maps.Copy(r.refused, e.Rows)
+	} else {
+		r.careful[lane] = &e.Careful
+	}
 }
 
 func (r *rig) requireRows(want *naive) {
@@ -490,6 +555,8 @@ func (r *rig) open(ctx context.Context) (lanes []*Lane, push func(to int64, even
 	cfg.Topics, cfg.Tables = []string{store.EventsTopic}, r.con.Tables
 	cfg.Start, cfg.Checkpoints, cfg.Fence = []int64{0}, [][]int64{make([]int64, testPartitions)}, -1
 	cfg.Partitions = all
+	cfg.Heads, err = r.st.Heads(ctx, r.con.Build, all)
+	require.NoError(r.t, err)
 	l := New(cfg, Deps{
 		Store: r.st, NewGuest: r.newGuest, Observer: r, Log: hclog.NewNullLogger(),
 		Lease: func(p int) store.Lease { return leases[p] },

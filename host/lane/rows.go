@@ -38,7 +38,7 @@ type rows struct {
 	sealed  []*row    // changed in the batch that is being committed
 	emptied []*family // emptied in it
 
-	undo []undo // of the message being applied
+	undo []undo // of the entry being applied
 
 	recent row // ring of the rows that may be dropped, latest first
 }
@@ -99,7 +99,7 @@ type row struct {
 	prev, next *row // in rows.recent, nil if pinned
 }
 
-// undo is how a row or a family was before an op of the message being applied.
+// undo is how a row or a family was before an op of the entry being applied.
 type undo struct {
 	row    *row
 	family *family
@@ -261,7 +261,7 @@ func (r *rows) empty(t *table, key string, pos, us int64) {
 	}
 }
 
-// begin starts a message: what it changes can be taken back until the next one
+// begin starts an entry: what it changes can be taken back until the next one
 // begins.
 func (r *rows) begin() {
 	clear(r.undo)

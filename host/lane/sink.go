@@ -33,15 +33,10 @@ type sink struct {
 	entries []*reader.Entry // of the call
 	done    int             // entries with a result
 
-	// expected are the rows that preload found for the entries of the work from
-	// place first on, by entry and table, so that they need no second look-up;
-	// places are those of the call's entries.
+	// expected are the rows that preload found, by task and table, so that they
+	// need no second look-up; first is the task of the call's first entry.
 	expected []*row
 	first    int
-	places   []int
-
-	// message is the one whose ops rows.rollback takes back.
-	message *store.Event
 
 	op     abi.Op
 	keys   []store.RowKey
@@ -52,56 +47,43 @@ type sink struct {
 }
 
 // expect forgets the rows found for earlier work.
-func (s *sink) expect(first int) {
+func (s *sink) expect() {
 	clear(s.expected)
-	s.expected, s.first = s.expected[:0], first
+	s.expected = s.expected[:0]
 }
 
-// call begins a call of the guest.
-func (s *sink) call(ctx context.Context, entries []*reader.Entry, places []int) {
-	s.ctx, s.entries, s.places, s.done = ctx, entries, places, 0
+// call begins a call of the guest about the entries of tasks, from first on.
+func (s *sink) call(ctx context.Context, entries []*reader.Entry, first int) {
+	s.ctx, s.entries, s.first, s.done = ctx, entries, first, 0
 }
 
-// begin makes an entry's message the one that can be taken back.
-func (s *sink) begin(e *reader.Entry) {
-	if s.message != e.Event {
-		s.rows.begin()
-		s.message = e.Event
-	}
-}
-
-// rollback takes back what the entries of a message did.
-func (s *sink) rollback(m *store.Event) {
-	if s.message == m {
-		s.rows.rollback()
-	}
-	s.message = nil
-}
-
-// Done folds an entry's ops onto the rows.
+// Done folds an entry's ops onto the rows, all of them or none.
 func (s *sink) Done(index int, status abi.Status, ops []byte) error {
 	if index != s.done {
 		return plugins.HostFault(fmt.Errorf("result of entry %d, expected %d", index, s.done))
 	}
-	e := s.entries[index]
-	s.begin(e)
 	if status == abi.StatusOK {
-		r := abi.ReadOps(ops, s.shape)
-		for {
-			more, err := r.Next(&s.op)
-			if err != nil {
-				return err
-			}
-			if !more {
-				break
-			}
-			if err := s.apply(e, &s.op); err != nil {
-				return err
-			}
+		s.rows.begin()
+		if err := s.fold(s.entries[index], ops); err != nil {
+			s.rows.rollback()
+			return err
 		}
 	}
 	s.done++
 	return nil
+}
+
+func (s *sink) fold(e *reader.Entry, ops []byte) error {
+	r := abi.ReadOps(ops, s.shape)
+	for {
+		more, err := r.Next(&s.op)
+		if err != nil || !more {
+			return err
+		}
+		if err := s.apply(e, &s.op); err != nil {
+			return err
+		}
+	}
 }
 
 var errCapability = errors.New("the op needs a capability that this consumer does not have: a projection writes its tables only")
@@ -193,12 +175,9 @@ func (s *sink) delete(e *reader.Entry, n *row) error {
 
 // row returns a row, known or not.
 func (s *sink) row(t *table, key, child string) *row {
-	if s.done < len(s.places) {
-		at := (s.places[s.done]-s.first)*len(s.rows.tables) + int(t.ref.Table.Index)
-		if at < len(s.expected) {
-			if n := s.expected[at]; n != nil && !n.gone && n.key == key && n.child == child {
-				return n
-			}
+	if at := (s.first+s.done)*len(s.rows.tables) + int(t.ref.Table.Index); at < len(s.expected) {
+		if n := s.expected[at]; n != nil && !n.gone && n.key == key && n.child == child {
+			return n
 		}
 	}
 	if n := s.rows.find(t, key, child); n != nil {

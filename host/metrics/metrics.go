@@ -22,6 +22,8 @@ type Consumer struct {
 	Orphans, Unowned       int
 	Stuck                  int
 	Fenced                 uint64
+	Undelivered            map[string]int64 // by status, on all hosts; nil: not known
+	Held, HeldMax          int64            // of them on this host
 }
 
 // Plugin is what a plugin's instances hold and have done.
@@ -134,6 +136,9 @@ var (
 	unowned     = desc("partitions_unowned", "Partitions that no live host has at the moment.", "consumer")
 	stuck       = desc("partitions_stuck", "Own partitions that do not move though messages wait.", "consumer")
 	fenced      = desc("fence_rejections_total", "Times a batch was refused since its lease was lost.", "consumer")
+	undelivered = desc("undelivered", "Messages that could not be applied, on all hosts.", "consumer", "status")
+	held        = desc("undelivered_held", "Undelivered messages that this host keeps.", "consumer")
+	heldMax     = desc("undelivered_held_max", "How many it keeps at most: then the consumer halts.", "consumer")
 	hosts       = desc("instances", "Live hosts of the database.")
 	claims      = desc("claims_total", "Claims of partitions.")
 	claimErrors = desc("claim_failures_total", "Claims that ended in an error.")
@@ -148,7 +153,7 @@ var (
 func (l *looker) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{lag, state, cacheRows, cacheBytes, cacheHits, cacheMisses, queueBytes,
 		instances, memory, calls, failures, restores, remade, dropped, topicEnd, topicMark, topicLag, topicHeld,
-		owned, orphans, unowned, stuck, fenced, hosts, claims, claimErrors, refused} {
+		owned, orphans, unowned, stuck, fenced, undelivered, held, heldMax, hosts, claims, claimErrors, refused} {
 		ch <- d
 	}
 }
@@ -175,6 +180,11 @@ func (l *looker) Collect(ch chan<- prometheus.Metric) {
 		gauge(unowned, float64(c.Unowned), c.Name)
 		gauge(stuck, float64(c.Stuck), c.Name)
 		count(fenced, c.Fenced, c.Name)
+		for status, n := range c.Undelivered {
+			gauge(undelivered, float64(n), c.Name, status)
+		}
+		gauge(held, float64(c.Held), c.Name)
+		gauge(heldMax, float64(c.HeldMax), c.Name)
 	}
 	gauge(hosts, float64(s.Instances))
 	count(claims, uint64(s.Claims))

@@ -29,6 +29,8 @@ type FeedConfig struct {
 	Start       []int64 // by partition: its checkpoint; what is at or below it is done
 	Incarnation uint64  // the one the checkpoints were read under
 	Teller      KeyTeller
+	// Skips are the positions of messages that are passed over for every key.
+	Skips map[int64]struct{}
 }
 
 // Feed follows one topic for one consumer.
@@ -147,7 +149,7 @@ func (f *Feed) feed(ctx context.Context, page *store.Page) error {
 	}
 	for i := range page.Events[:stop] {
 		event := &page.Events[i]
-		m := f.keys.match(event)
+		m := f.match(event)
 		if !m.ok {
 			continue
 		}
@@ -176,6 +178,14 @@ func (f *Feed) feed(ctx context.Context, page *store.Page) error {
 	return unresolved
 }
 
+// match finds the input that takes a message, if any is to.
+func (f *Feed) match(event *store.Event) match {
+	if _, skipped := f.cfg.Skips[event.Position]; skipped {
+		return match{}
+	}
+	return f.keys.match(event)
+}
+
 // deal hands a message to the lanes of its keys.
 func (f *Feed) deal(event *store.Event, m match) {
 	for _, k := range f.keys.keys {
@@ -201,7 +211,7 @@ func (f *Feed) tell(ctx context.Context, page *store.Page) (stop int, problem st
 	}
 	f.asked, f.askedAt = f.asked[:0], f.askedAt[:0]
 	for i := range page.Events {
-		m := f.keys.match(&page.Events[i])
+		m := f.match(&page.Events[i])
 		if !m.ok || f.keys.rule(m) != abi.KeyFunction {
 			continue
 		}

@@ -88,7 +88,7 @@ func (l *Loop) Next(err error) (time.Duration, error) {
 	if l.retrying != nil {
 		l.retrying(err)
 	}
-	return l.pause(), nil
+	return l.policy.Pause(l.tries), nil
 }
 
 // Done ends a streak of failures.
@@ -102,10 +102,11 @@ func (l *Loop) Done() {
 	}
 }
 
-func (l *Loop) pause() time.Duration {
-	pause := l.policy.Max
-	if shift := l.tries - 1; shift < 30 {
-		pause = min(l.policy.Max, l.policy.Min<<shift)
+// Pause is how long to wait after so many tries, from 1.
+func (p Policy) Pause(tries int) time.Duration {
+	pause := p.Max
+	if shift := tries - 1; shift < 30 {
+		pause = min(p.Max, p.Min<<shift)
 	}
 	return time.Duration(float64(pause) * (0.8 + 0.4*rand.Float64()))
 }

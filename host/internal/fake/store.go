@@ -43,11 +43,15 @@ type Store struct {
 	instances   map[string]*store.InstanceStatus
 	members     map[string]map[int64]*member // by instance, build
 	tenures     int64
+	rowIDs      int64
 	applies     int
 	problems    []string
 }
 
-type consumer struct{ store.Consumer }
+type consumer struct {
+	store.Consumer
+	history []store.HistoryEntry
+}
 
 type member struct {
 	store.Membership
@@ -60,6 +64,7 @@ type build struct {
 	checkpoints map[string][]int64
 	owners      []store.Ownership
 	tables      []map[store.RowKey]store.StoredRow // by table index
+	undelivered
 }
 
 // NewStore makes an empty store with n partitions.
@@ -296,6 +301,7 @@ func (s *Store) Subscribe(_ context.Context, d store.Declaration) (store.Consume
 	c := s.consumers[d.ID]
 	if c == nil {
 		b := &build{id: int64(len(s.builds) + 1), checkpoints: make(map[string][]int64)}
+		b.skips = make(map[store.Skip]bool)
 		for _, topic := range d.Topics {
 			b.checkpoints[topic] = make([]int64, s.N)
 		}
@@ -306,11 +312,14 @@ func (s *Store) Subscribe(_ context.Context, d store.Declaration) (store.Consume
 			b.tables = append(b.tables, make(map[store.RowKey]store.StoredRow))
 		}
 		s.builds[b.id] = b
-		c = &consumer{store.Consumer{ID: d.ID, State: store.StateRunning, Build: b.id, Topics: d.Topics, Fingerprint: d.Fingerprint}}
+		c = &consumer{Consumer: store.Consumer{ID: d.ID, State: store.StateRunning, Build: b.id, Topics: d.Topics, Fingerprint: d.Fingerprint, Digest: d.Digest}}
 		s.consumers[d.ID] = c
 	}
 	if c.Fingerprint.Tables != d.Fingerprint.Tables {
 		return store.Consumer{}, &store.DeclarationError{Consumer: d.ID, Changed: []string{"tables"}}
+	}
+	if c.Digest != d.Digest {
+		s.deployed(c, s.builds[c.Build])
 	}
 	c.Plugin, c.Digest, c.Fingerprint = d.Plugin, d.Digest, d.Fingerprint
 	c.Tables = nil
@@ -377,7 +386,7 @@ func (s *Store) Halt(_ context.Context, id store.ConsumerID, lease store.Lease, 
 	if s.builds[lease.Build].owners[lease.Partition].Generation != lease.Generation {
 		return store.ErrFenced
 	}
-	if c.State != store.StateHalted {
+	if c.State == store.StateRunning {
 		c.State, c.Consumer.Halt = store.StateHalted, &h
 	}
 	return after
@@ -446,9 +455,15 @@ func (s *Store) apply(batch *store.Batch) error {
 			return store.ErrCheckpointMoved
 		}
 	}
+	if err := s.checkOutcomes(b, batch, leased); err != nil {
+		return err
+	}
 	moved := make(map[int]bool)
 	for _, m := range batch.Checkpoints {
 		moved[m.Partition] = true
+	}
+	for _, r := range batch.Retries {
+		moved[r.Partition] = true
 	}
 	for _, w := range batch.Tables {
 		if w.Table.Table.Free && !leased[0] {
@@ -464,6 +479,7 @@ func (s *Store) apply(batch *store.Batch) error {
 	for _, m := range batch.Checkpoints {
 		b.checkpoints[m.Topic][m.Partition] = m.To
 	}
+	s.writeOutcomes(b, s.consumers[batch.Consumer], batch)
 	s.applies++
 	return nil
 }
@@ -541,10 +557,26 @@ func (s *Store) Settle(_ context.Context, batch *store.Batch) (store.Outcome, er
 			to++
 		}
 	}
-	switch len(batch.Checkpoints) {
-	case from:
+	if len(batch.Checkpoints) == 0 {
+		for _, r := range batch.Retries {
+			at := b.row(r.ID)
+			is := func(status store.UndeliveredStatus, attempts, passing int) bool {
+				return at >= 0 && b.rows[at].Status == status && b.rows[at].Attempts == attempts && b.rows[at].Passing == passing
+			}
+			switch {
+			case is(r.Status, r.Attempts, r.Passing):
+				from++
+			case r.Then == nil && at < 0, r.Then != nil && is(r.Then.Status, r.Then.Attempts, r.Then.Passing):
+				to++
+			}
+		}
+	}
+	switch n := len(batch.Checkpoints) + len(batch.Retries); {
+	case n == 0, len(batch.Checkpoints) > 0 && len(batch.Retries) > 0:
+		return store.OutcomeLost, after
+	case n == from:
 		return store.OutcomeNotCommitted, after
-	case to:
+	case n == to:
 		return store.OutcomeCommitted, after
 	}
 	return store.OutcomeLost, after
