@@ -330,7 +330,7 @@ func TestDoctor(t *testing.T) {
 	p.run("", "import", p.write("none.jsonl", "")).ok()
 	golden(t, "doctor", masked(p, p.run("", "doctor").ok()))
 	p.write("notwasm.wasm", "hello")
-	p.write("config.toml", "[http]\nlisten = \"127.0.0.1:1\"\n[delivery]\nmax_attempts = 1\n[[plugin]]\nname = \"a\"\npath = \"notwasm.wasm\"\n[[plugin]]\nname = \"b\"\npath = \"nope.wasm\"\n")
+	p.write("config.toml", "[http]\nlisten = \"127.0.0.1:1\"\n[[plugin]]\nname = \"a\"\npath = \"notwasm.wasm\"\nfuel = 1\n[[plugin]]\nname = \"b\"\npath = \"nope.wasm\"\n")
 	o := p.run("", "doctor")
 	require.Equal(t, exitFailed, o.code)
 	require.Equal(t, "projhost: doctor: 1 thing to mend\n", o.stderr)

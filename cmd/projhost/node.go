@@ -19,6 +19,8 @@ import (
 
 	"github.com/projhost/projhost/host"
 	"github.com/projhost/projhost/host/api"
+	"github.com/projhost/projhost/host/lane"
+	"github.com/projhost/projhost/host/retry"
 	"github.com/projhost/projhost/internal/config"
 	"github.com/projhost/projhost/plugins"
 	"github.com/projhost/projhost/store"
@@ -141,7 +143,9 @@ func (n *node) load(ctx context.Context, modules map[string][]byte) ([]host.Plug
 		}
 		hp := host.Plugin{Name: p.Name, Module: host.ModuleOf(m), Config: settings.Config, Consumers: map[string]host.ConsumerConfig{}}
 		for name, cc := range p.Consumers {
-			hp.Consumers[name] = host.ConsumerConfig{SingleOwner: cc.Distribution == "single-owner", Adopt: cc.Adopt}
+			hp.Consumers[name] = host.ConsumerConfig{
+				SingleOwner: cc.Distribution == "single-owner", Adopt: cc.Adopt, OnExhausted: lane.Exhausted(cc.OnExhausted),
+			}
 		}
 		loaded = append(loaded, hp)
 	}
@@ -157,6 +161,12 @@ func hostConfig(cfg *config.Config) host.Config {
 	h.Heartbeat, h.InstanceTTL, h.Rebalance = cfg.Cluster.Heartbeat, cfg.Cluster.InstanceTTL, cfg.Cluster.Rebalance
 	h.MaxPartitions = cfg.Cluster.MaxPartitions
 	h.ShutdownTimeout = cfg.ShutdownTimeout
+	d := &cfg.Delivery
+	h.Delivery = lane.Delivery{
+		MaxAttempts: d.MaxAttempts, Backoff: retry.Policy{Min: d.Backoff, Max: d.MaxBackoff},
+		MaxTransient: d.MaxTransient, MaxTransientAge: d.MaxTransientAge, OnExhausted: lane.Exhausted(d.OnExhausted),
+	}
+	h.MaxUndelivered = d.MaxUndelivered
 	return h
 }
 

@@ -87,6 +87,7 @@ func consumerOf(c *host.ConsumerStatus) api.Consumer {
 		Epoch: c.Epoch, Build: c.Build, Lag: c.Lag, Plugin: c.Plugin, Digest: c.Digest, Distribution: c.Distribution,
 		Topics: []api.ConsumerTopic{}, Partitions: c.Owned, Orphans: c.Orphans, Unowned: c.Unowned, Stuck: c.Stuck, Fenced: c.Fenced,
 	}
+	out.Held, out.NextRetryAt, out.Alarms = c.Held, timeOf(c.NextRetryUS), c.Alarms
 	if c.Halt != nil {
 		out.HaltReason = &c.Halt.Reason
 	}

@@ -131,17 +131,33 @@ type Apply struct {
 	Poll time.Duration `toml:"poll" min:"1ms" max:"1h"`
 }
 
-// Delivery says what becomes of messages that fail. No effect yet: a failing
-// message halts its consumer, and a restart tries it again.
+// Delivery says what becomes of messages that cannot be applied.
 type Delivery struct {
+	// Tries after the first of a message whose data the database refuses. What
+	// fails in the plugin fails again, and is not tried at all.
 	// 5
-	MaxAttempts int `toml:"max_attempts" min:"1" max:"1000000"`
+	MaxAttempts int `toml:"max_attempts" min:"0" max:"1000000"`
+	// Pause before a message is tried again, doubling up to max_backoff, each up to
+	// a fifth shorter or longer.
 	// 200ms
 	Backoff time.Duration `toml:"backoff" min:"1ms" max:"24h"`
 	// 30s
 	MaxBackoff time.Duration `toml:"max_backoff" min:"1ms" max:"168h"`
+	// Tries of a message for which the plugin asks for a later retry, and
+	// how long it is tried.
+	// 100
+	MaxTransient int `toml:"max_transient" min:"1" max:"1000000000"`
+	// 24h
+	MaxTransientAge time.Duration `toml:"max_transient_age" min:"1s" max:"8760h"`
+	// What follows. halt: the consumer halts; dead_letter_key: the key stands
+	// still until an operator decides; dead_letter: the message is put aside and
+	// its key goes on; skip: it is passed over, and that is recorded.
 	// halt
 	OnExhausted string `toml:"on_exhausted" allowed:"halt|dead_letter_key|dead_letter|skip"`
+	// Undelivered messages that this host keeps for a consumer at most, those that
+	// wait behind others included: each is a copy. Then the consumer halts.
+	// 100000
+	MaxUndelivered int `toml:"max_undelivered" min:"1" max:"1000000000"`
 }
 
 // Log is the host's own log, on standard error.
@@ -189,7 +205,7 @@ type Consumer struct {
 	// to single-owner, never loosened.
 	// ""
 	Distribution string `toml:"distribution" allowed:"spread|single-owner"`
-	// As delivery.on_exhausted. No effect yet.
+	// As delivery.on_exhausted. "": as that says.
 	// ""
 	OnExhausted string `toml:"on_exhausted" allowed:"halt|dead_letter_key|dead_letter|skip"`
 	// halt | rebuild | accept. "": halt. This version always halts.
@@ -216,8 +232,11 @@ func Default() Config {
 		Partitions: Partitions{Count: 256},
 		Cluster:    Cluster{Heartbeat: 3 * time.Second, InstanceTTL: 15 * time.Second, Rebalance: 5 * time.Second},
 		Apply:      Apply{Poll: 250 * time.Millisecond},
-		Delivery:   Delivery{MaxAttempts: 5, Backoff: 200 * time.Millisecond, MaxBackoff: 30 * time.Second, OnExhausted: "halt"},
-		Log:        Log{Level: "info", Format: "auto"},
+		Delivery: Delivery{
+			MaxAttempts: 5, Backoff: 200 * time.Millisecond, MaxBackoff: 30 * time.Second,
+			MaxTransient: 100, MaxTransientAge: 24 * time.Hour, OnExhausted: "halt", MaxUndelivered: 100_000,
+		},
+		Log: Log{Level: "info", Format: "auto"},
 	}
 }
 
@@ -267,10 +286,6 @@ func (c *Config) Database() string {
 // this version, each as one sentence.
 func (c *Config) Notices() []string {
 	var out []string
-	def := Default()
-	if c.Delivery != def.Delivery {
-		out = append(out, "delivery: has no effect in this version: a failing message halts its consumer, and a restart tries it again")
-	}
 	for i := range c.Plugins {
 		p := &c.Plugins[i]
 		key := "plugin " + p.Name
@@ -279,9 +294,6 @@ func (c *Config) Notices() []string {
 		}
 		for _, name := range sortedKeys(p.Consumers) {
 			cc := p.Consumers[name]
-			if cc.OnExhausted != "" && cc.OnExhausted != "halt" {
-				out = append(out, key+": consumer."+name+".on_exhausted has no effect in this version: a failing message halts its consumer")
-			}
 			if cc.OnDeclarationChange != "" && cc.OnDeclarationChange != "halt" {
 				out = append(out, key+": consumer."+name+".on_declaration_change has no effect in this version: a changed declaration halts its consumer")
 			}

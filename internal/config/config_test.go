@@ -110,6 +110,9 @@ poll = "1s"
 max_attempts = 1
 backoff = "1s"
 max_backoff = "2s"
+max_transient = 7
+max_transient_age = "1h"
+max_undelivered = 1000
 on_exhausted = "skip"
 [log]
 level = "debug"
@@ -140,12 +143,14 @@ on_declaration_change = "accept"
 	require.Equal(t, []string{"append"}, c.HTTP.Tokens[1].Roles)
 	require.Equal(t, 16, c.Partitions.Count)
 	require.Equal(t, Apply{Lanes: 3, Batch: 500, Poll: time.Second}, c.Apply)
+	require.Equal(t, Delivery{MaxAttempts: 1, Backoff: time.Second, MaxBackoff: 2 * time.Second, MaxTransient: 7,
+		MaxTransientAge: time.Hour, OnExhausted: "skip", MaxUndelivered: 1000}, c.Delivery)
 	require.Equal(t, time.Duration(0), c.Plugins[0].Timeout)
 	require.Equal(t, 5*time.Second, c.Plugins[1].Timeout)
 	require.Equal(t, Size(1<<30), c.Plugins[1].MemoryLimit)
 	require.Equal(t, map[string]any{"currency": "EUR", "list": []any{"${x}", int64(1)}, "deep": map[string]any{"x": 1.5}}, c.Plugins[1].Config)
 	require.Equal(t, Consumer{"single-owner", "dead_letter_key", "accept", []string{"accounts"}}, c.Plugins[1].Consumers["accounts"])
-	require.Len(t, c.Notices(), 4)
+	require.Len(t, c.Notices(), 2)
 }
 
 func TestProblemsNameFileLineKeyAndAllowed(t *testing.T) {
