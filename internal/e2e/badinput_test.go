@@ -269,7 +269,7 @@ func TestChangedDeclaration(t *testing.T) {
 	c := h.until("tiny", "halted")
 	require.Equal(t, "DECLARATION_CHANGED", c.Halt.Reason)
 	require.Contains(t, c.Halt.Message, "tables")
-	require.Contains(t, c.Halt.Message, "run the earlier module, or give the consumer another name")
+	require.Contains(t, c.Halt.Message, "run the earlier module and resume the consumer, or give it another name")
 	require.True(t, h.send([]byte(strings.Join(accountLines(100), ""))))
 	h.applied("accounts", 100)
 	require.Equal(t, http.StatusServiceUnavailable, h.must("GET", "/v1/read-models/tiny", "").status)
@@ -279,6 +279,8 @@ func TestChangedDeclaration(t *testing.T) {
 
 	s.write("tiny.wasm", string(tiny{table: "rows", column: "n"}.bytes()))
 	h = s.start().ready()
-	require.Equal(t, "running", h.consumer("tiny").State)
+	require.Equal(t, "halted", h.consumer("tiny").State, "a start is no transition")
+	s.command("consumers", "resume", "tiny", "--url", h.url)
+	h.until("tiny", "running")
 	h.stop()
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -17,8 +18,8 @@ import (
 
 // Promise: a failure holds its own consumer only, nothing is skipped (P4, P5),
 // and whatever a guest does, the host goes on (P6). Each way to fail halts its
-// consumer with everything one needs to find the message; a restart tries it
-// again; a mended module goes on with that very message, and in the end the
+// consumer with everything one needs to find the message; a restart changes nothing
+// (H5); a mended module goes on with that very message, and in the end the
 // rows are what they were had it never failed.
 func TestFailingMessage(t *testing.T) {
 	modules := map[string]string{
@@ -29,6 +30,10 @@ func TestFailingMessage(t *testing.T) {
 	var compiled string // the first site's cache: compiling takes longer than the test
 	newSite := func(t *testing.T) *site {
 		s := emptySite(t, `
+[delivery]
+backoff = "1ms"
+max_backoff = "5ms"
+max_transient = 3
 [[plugin]]
 name = "poison"
 path = "poison.wasm"
@@ -150,14 +155,14 @@ path = "accounts.wasm"
 			} else {
 				h.kill()
 			}
-			told := h.logLines("consumer halted: the message and everything behind it wait for a restart or a new module")
+			told := h.logLines("consumer halted: the message and everything behind it wait for an operator or a new module")
 			require.Len(t, told, 1)
 			require.EqualValues(t, position, told[0]["position"])
 			require.Equal(t, key, told[0]["key"])
 			require.Equal(t, "bad", told[0]["event_type"])
 			require.Equal(t, bad, told[0]["event_id"])
 
-			h = s.start() // tries again
+			h = s.start() // is no transition
 			check(h)
 			h.kill()
 
@@ -173,6 +178,125 @@ path = "accounts.wasm"
 			require.Equal(t, 2+s.count("accounts"), s.count("poison"))
 		})
 	}
+}
+
+// undelivered are the messages of a consumer that could not be applied.
+func (h *host) undelivered(name string) (list []undelivered) {
+	h.t.Helper()
+	var page struct{ Items []undelivered }
+	require.NoError(h.t, json.Unmarshal(h.get("/v1/consumers/projection/"+name+"/undelivered"), &page))
+	return page.Items
+}
+
+type undelivered struct {
+	Position int64
+	Key      string
+	Status   string
+	Code     int
+	Reason   string
+	Passing  int
+}
+
+// Promises P3 and P5 with a real guest on every database: a message that fails
+// holds its key only, also one that stands still for good; tries are counted over a
+// restart and a kill; and another module heals what there is, in order.
+func TestFailuresHoldTheirKey(t *testing.T) {
+	failing, mended := string(guest.Build(t, "testplugins/poison")), string(guest.Build(t, "testplugins/poison/mended"))
+	run := func(t *testing.T, driver, dsn string) {
+		config := `
+[delivery]
+backoff = "20ms"
+max_backoff = "100ms"
+max_transient = 1000000
+[cluster]
+heartbeat = "300ms"
+instance_ttl = "1s"
+rebalance = "300ms"
+[[plugin]]
+name = "poison"
+path = "poison.wasm"
+timeout = "0s"
+[plugin.consumer.poison]
+on_exhausted = "dead_letter_key"
+`
+		if driver != "" {
+			config = fmt.Sprintf("[store]\ndriver = %q\ndsn = %q\n", driver, dsn) + config
+		}
+		s := emptySite(t, config)
+		s.driver, s.dsn = driver, dsn
+		s.write("failing.wasm", failing)
+		s.write("mended.wasm", mended)
+		s.install("failing.wasm")
+		h := s.start()
+		for _, e := range []struct{ key, data string }{
+			{"later", `{"n":1}`}, {"dead", `{"n":2}`}, {"fine", `{"n":3}`},
+			{"later", `{"fail":"retry"}`}, {"dead", `{"fail":"panic"}`}, {"fine", `{"n":6}`},
+			{"later", `{"n":7}`}, {"dead", `{"n":8}`}, {"fine", `{"n":9}`},
+		} {
+			a := h.must("POST", "/v1/streams/thing/"+e.key, `{"expected_version":"any","events":[{"type":"t","data":`+e.data+`}]}`)
+			require.Equal(t, http.StatusCreated, a.status, a.body)
+		}
+		rows := func(h *host, want map[string]int) {
+			t.Helper()
+			for key, n := range want {
+				h.wait(key+" has its messages", func() bool {
+					a := h.must("GET", "/v1/read-models/poison/"+key, "")
+					return a.status == http.StatusOK && strings.Contains(a.body, fmt.Sprintf(`"events":%d,`, n))
+				})
+			}
+		}
+		// passing is how often the message has been tried, with all that is held.
+		passing := func(h *host) int {
+			t.Helper()
+			rows(h, map[string]int{"later": 1, "dead": 1, "fine": 3})
+			var list []undelivered
+			h.wait("four messages are kept", func() bool {
+				list = h.undelivered("poison")
+				return len(list) == 4
+			})
+			states := map[string]string{}
+			n := 0
+			for _, m := range list {
+				states[m.Key] += m.Status + " "
+				if m.Key == "later" {
+					n = max(n, m.Passing)
+				}
+				if m.Code == int(abi.CodeTrap) {
+					require.Contains(t, m.Reason, "the message says so")
+				}
+			}
+			require.Equal(t, map[string]string{"later": "FAILED WAITING ", "dead": "DEAD_LETTER_KEY DEAD_LETTER_KEY "}, states)
+			return n
+		}
+		tried := func(h *host, than int) int {
+			t.Helper()
+			n := 0
+			h.wait("it is tried again", func() bool {
+				n = passing(h)
+				return n > than
+			})
+			require.Equal(t, "running", h.consumer("poison").State)
+			return n
+		}
+		n := tried(h, 3)
+		h.kill()
+		h = s.start()
+		require.GreaterOrEqual(t, passing(h), n, "the budget survives a kill")
+		tried(h, n)
+		h.stop()
+		s.install("mended.wasm")
+		h = s.start()
+		rows(h, map[string]int{"later": 3, "dead": 3, "fine": 3})
+		require.Contains(t, h.must("GET", "/v1/read-models/poison/later", "").body, `"last_data":"{\"n\":7}"`)
+		require.Contains(t, h.must("GET", "/v1/read-models/poison/dead", "").body, `"last_data":"{\"n\":8}"`)
+		require.Empty(t, h.undelivered("poison"))
+		h.stop()
+	}
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		run(t, "", "")
+	})
+	onServers(t, func(t *testing.T, v server) { run(t, v.driver, v.dsn(t)) })
 }
 
 // install makes a module the plugin's.

@@ -67,7 +67,7 @@ func TestServerIsKilled(t *testing.T) {
 		h.stop()
 		require.Equal(t, len(lines), s.count("ph_events"))
 		s.equalsOracle(fold)
-		require.Empty(t, h.logLines("consumer halted: the message and everything behind it wait for a restart or a new module"))
+		require.Empty(t, h.logLines("consumer halted: the message and everything behind it wait for an operator or a new module"))
 	})
 }
 
