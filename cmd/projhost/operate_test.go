@@ -291,3 +291,90 @@ func TestOperatingAConsumer(t *testing.T) {
 	}
 	h.end()
 }
+
+// A message that cannot be applied holds its key, is seen wherever one looks, and
+// goes when an operator decides.
+func TestHeldKeyIsOperated(t *testing.T) {
+	poison := guest.Build(t, "testplugins/poison")
+	p := newPlace(t)
+	p.write("config.toml", hostConfigText+writePlugin(p, "poison", poison)+"[plugin.consumer.poison]\non_exhausted = \"dead_letter_key\"\n")
+	h := p.host()
+	fresh := []string{"--wait", "60s", "--min-position"}
+	query := func(args ...string) outcome { return p.run("", append([]string{"query", "poison"}, args...)...) }
+	p.run(`{"type":"T","data":{"n":1}}`+"\n"+`{"id":"`+id2+`","type":"bad","data":{"fail":"reject"}}`+"\n"+`{"type":"T","data":{"n":3}}`, "append", "a", "k").ok()
+	p.run(`{"type":"T","data":{"n":4}}`, "append", "a", "other").ok()
+
+	require.Contains(t, query(append([]string{"other"}, append(fresh, "4")...)...).ok(), `{"n":4}`)
+	require.Contains(t, query(append([]string{"k"}, append(fresh, "1")...)...).stdout, `{"n":1}`, "what was asked for is there")
+	o := query(append([]string{"k"}, append(fresh, "3")...)...)
+	require.Equal(t, exitFailed, o.code)
+	require.Empty(t, o.stdout)
+	require.Contains(t, o.stderr, `message 2 of events is not applied to key "k" and holds it (undelivered message 1, DEAD_LETTER_KEY): reject: code 2: the message says so; --stale ok reads the row without it (key_held)`)
+	require.Contains(t, o.stderr, "see: projhost undelivered list projection/poison --key k\n")
+	o = query(append([]string{"k", "--stale", "ok"}, append(fresh, "3")...)...)
+	require.Equal(t, exitOK, o.code, o.stderr)
+	require.Contains(t, o.stdout, `{"n":1}`)
+	o = query()
+	require.Equal(t, exitOK, o.code)
+	require.Equal(t, "2 messages could not be applied, or wait behind one, and are not in the rows; see: projhost undelivered list projection/poison\n", o.stderr)
+
+	require.Regexp(t, `projection/poison +running +0 +16 +2 +0 +poison`, p.run("", "status").ok())
+	show := p.run("", "consumers", "show", "poison").ok()
+	require.Contains(t, show, "undelivered   2 DEAD_LETTER_KEY\n")
+	require.Regexp(t, `(?m)^ 1  DEAD_LETTER_KEY  events:2  k    bad        1  -           reject: code 2: the message says so$`, show)
+	require.Contains(t, show, "what can be done about one: projhost undelivered show projection/poison 1\n")
+	one := p.run("", "undelivered", "show", "1").ok()
+	require.Contains(t, one, "behind it   1\n")
+	require.Contains(t, one, `"data":{"fail":"reject"}`)
+	require.Contains(t, p.run("", "undelivered", "show", "poison", "2").ok(), "it waits behind message 1: projhost undelivered show projection/poison 1\n")
+	p.run("", "undelivered", "retry", "2").fails(exitFailed, "projhost: undelivered message 2 of projection/poison is refused: an earlier message of its key is before it (refused)\n")
+
+	// A dry run does nothing; the real one has the message tried, and it fails again.
+	require.Contains(t, p.run("", "undelivered", "retry", "poison", "--type", "bad", "--dry-run").ok(), "1 message of projection/poison would be tried again\n")
+	require.NotContains(t, p.run("", "consumers", "history", "poison").ok(), "retry")
+	require.Equal(t, "1 message of projection/poison is tried again\n", p.run("", "undelivered", "retry", "poison", "--type", "bad").ok())
+	require.Regexp(t, `retry +http .*events:2, key k, rows 1, ids \[1\], event_type bad\n`, p.run("", "consumers", "history", "poison").ok())
+
+	// Passed over, the rest of the key follows.
+	require.Equal(t, "1 message of projection/poison is deleted and passed over\n", p.run("", "undelivered", "delete", "1").ok())
+	deadline := time.Now().Add(time.Minute)
+	for query("k", "--min-position", "3").code != exitOK {
+		require.Less(t, time.Now(), deadline)
+		time.Sleep(20 * time.Millisecond) // the host's own time: it is another process to us
+	}
+	require.Contains(t, query("k").ok(), `{"n":3}`)
+	require.Equal(t, "no undelivered messages\n", p.run("", "undelivered", "list").ok())
+	require.Regexp(t, `(?m)^ *[0-9]+  \S+  skip +http \(?.*events:2, key k`, p.run("", "consumers", "history", "poison").ok())
+
+	// While it is paused nothing is applied; when it goes on, what came is.
+	p.run("", "consumers", "pause", "poison").ok()
+	p.run(`{"type":"T","data":{"n":5}}`, "append", "a", "k").ok()
+	require.Contains(t, query(append([]string{"k"}, append(fresh, "5")...)...).stderr, "(projection_paused)")
+	require.Contains(t, query("k").stdout, `{"n":3}`)
+	p.run("", "consumers", "resume", "poison").ok()
+	require.Contains(t, query(append([]string{"k"}, append(fresh, "5")...)...).ok(), `{"n":5}`)
+	h.end()
+}
+
+// A message that halted its consumer is passed over by the id that was seen.
+func TestPoisonIsPassedOver(t *testing.T) {
+	poison := guest.Build(t, "testplugins/poison")
+	p := newPlace(t)
+	p.write("config.toml", hostConfigText+writePlugin(p, "poison", poison))
+	h := p.host()
+	p.run(`{"type":"T","data":{"n":1}}`+"\n"+`{"type":"T","data":{"fail":"reject"}}`+"\n"+`{"type":"T","data":{"n":3}}`, "append", "a", "k").ok()
+	o := p.run("", "query", "poison", "k", "--min-position", "3", "--wait", "60s")
+	require.Contains(t, o.stderr, "(projection_halted)")
+	show := p.run("", "undelivered", "show", "1").ok()
+	require.Contains(t, show, "projhost consumers resume projection/poison --past-poison 1\n")
+	p.run("", "undelivered", "retry", "1").fails(exitFailed, "projhost: undelivered message 1 of projection/poison is refused: it has halted its consumer: resume that (refused)\n")
+	require.Contains(t, p.run("", "consumers", "resume", "poison", "--past-poison", "7").stderr, "(changed)")
+	require.Equal(t, "undelivered message 1 is passed over\nprojection/poison goes on\n", p.run("", "consumers", "resume", "poison", "--past-poison", "1").ok())
+	deadline := time.Now().Add(time.Minute)
+	for p.run("", "query", "poison", "k", "--min-position", "3").code != exitOK {
+		require.Less(t, time.Now(), deadline)
+		time.Sleep(20 * time.Millisecond) // the host's own time: it is another process to us
+	}
+	require.Contains(t, p.run("", "query", "poison", "k").ok(), `{"n":3}`)
+	h.end()
+}
