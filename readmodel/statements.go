@@ -18,6 +18,7 @@ import (
 //	Update           UpdateArgs
 //	Delete           KeyArgs
 //	DeleteChildren   the parent's key
+//	Prune            the (parent's) key, the epoch
 //	Get              KeyArgs, the epoch
 //	List             the parent's key, the child key before the first ("" at first), the epoch, the limit
 //	SelectKeys       SelectArgs
@@ -43,9 +44,11 @@ type Statements struct {
 	Update         string
 	Delete         string
 	DeleteChildren string // child tables only
-	Get            string
-	List           string // child tables only
-	Any            string // a row of one column if the table has rows
+	// Prune deletes what is of a lower epoch: of a child table all such children.
+	Prune string
+	Get   string
+	List  string // child tables only
+	Any   string // a row of one column if the table has rows
 
 	columns string // of a row as Scanner wants it
 }
@@ -63,6 +66,7 @@ func (d *Dialect) Statements(physical string, t *Table) *Statements {
 	}
 	s.Update = s.update()
 	s.Delete = "DELETE FROM " + d.Quote(physical) + " WHERE " + byKey
+	s.Prune = "DELETE FROM " + d.Quote(physical) + " WHERE " + d.Quote(KeyColumn) + " = " + d.keyMark(1) + " AND " + d.Quote(EpochColumn) + " < " + d.placeholder(2)
 	s.Any = d.limit("SELECT "+d.Quote(KeyColumn)+" FROM "+d.Quote(physical), 1)
 	s.Get = from + byKey + " AND " + s.current(n+1)
 	if t.Parent != nil {

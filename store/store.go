@@ -20,6 +20,7 @@ type Store interface {
 	ReadModels
 	Undelivered
 	Operations
+	Rebuilds
 
 	// Info describes the driver, the server and the schema.
 	Info(ctx context.Context) (Info, error)

@@ -262,11 +262,23 @@ type TableRef struct {
 // Checkpoint says that everything of Topic up to Position is done in Partition
 // of a build. Position 0 is before the first message.
 type Checkpoint struct {
-	Topic          string
-	Partition      int
-	Position       int64
-	Epoch          int64
+	Topic     string
+	Partition int
+	Position  int64
+	Epoch     int64
+	// EffectsThrough is the highest position that was applied; effects of what is
+	// at or below EffectsBefore, that of the moment when the latest rebuild began,
+	// were had then, but for those that are owed.
 	EffectsThrough int64
+	EffectsBefore  int64
+	// ReplayThrough is where a rebuild pauses until all is pruned; 0: none is under
+	// way.
+	ReplayThrough int64
+	// PrunedEpoch is the latest epoch of which the partition was pruned.
+	PrunedEpoch int64
+	// IncompleteThrough is up to where history was missing, since the latest
+	// rebuild.
+	IncompleteThrough int64
 }
 
 // Standing is how far a topic is applied in a partition of a build, and by whom.
@@ -277,6 +289,10 @@ type Standing struct {
 	Applied    int64
 	Owner      string // instance; "" for nobody
 	Generation int64
+	// Of a rebuild, see [Checkpoint].
+	ReplayThrough     int64
+	IncompleteThrough int64
+	Rebuilding        bool // the partition is not done with it
 }
 
 // Instance is a running host.
@@ -375,10 +391,13 @@ type Batch struct {
 
 // TableWrites are the final rows of one table, at most one a key, sorted by key
 // and child. DeleteChildrenOf lists keys (sorted) whose rows in this child
-// table are all deleted before Writes are applied.
+// table are all deleted before Writes are applied. PruneKeys lists keys (sorted)
+// whose rows in this table, of whatever child, are deleted before as well if they
+// are of a lower epoch than the table's.
 type TableWrites struct {
 	Table            TableRef
 	DeleteChildrenOf []string
+	PruneKeys        []string
 	Writes           []readmodel.Write
 }
 

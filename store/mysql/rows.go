@@ -43,6 +43,9 @@ func (s *Store) deleteRows(ctx context.Context, se *session, p *sqlstore.Plan, w
 	if err := deleteByKey(ctx, se, p, keys); err != nil {
 		return err
 	}
+	if err := pruneByKey(ctx, se, p, w); err != nil {
+		return err
+	}
 	var parents, list []any
 	for i := range w.Writes {
 		row := &w.Writes[i]
@@ -75,19 +78,29 @@ func (s *Store) deleteRows(ctx context.Context, se *session, p *sqlstore.Plan, w
 // deleteByKey deletes all rows of the given keys, of a child table those of all
 // children.
 func deleteByKey(ctx context.Context, se *session, p *sqlstore.Plan, keys []any) error {
-	return deleteListed(ctx, se, p, keys, readmodel.KeyColumn)
+	return deleteListed(ctx, se, p, "", keys, readmodel.KeyColumn)
+}
+
+// pruneByKey deletes the rows of the keys that are to be pruned.
+func pruneByKey(ctx context.Context, se *session, p *sqlstore.Plan, w *store.TableWrites) error {
+	keys := make([]any, 0, len(w.PruneKeys))
+	for _, key := range w.PruneKeys {
+		keys = append(keys, key)
+	}
+	older := " WHERE " + p.Dialect.Quote(p.Physical) + "." + p.Dialect.Quote(readmodel.EpochColumn) + " < " + strconv.FormatInt(w.Table.Epoch, 10)
+	return deleteListed(ctx, se, p, older, keys, readmodel.KeyColumn)
 }
 
 // deletePairs deletes rows of a child table by key and child.
 func deletePairs(ctx context.Context, se *session, p *sqlstore.Plan, pairs []any) error {
-	return deleteListed(ctx, se, p, pairs, readmodel.KeyColumn, readmodel.ChildColumn)
+	return deleteListed(ctx, se, p, "", pairs, readmodel.KeyColumn, readmodel.ChildColumn)
 }
 
 // deleteListed deletes the rows whose columns, which begin the primary key, have
-// the listed values. The list is joined in its order: given as a condition, the
+// the listed values, and that a condition holds for, if there is one. The list is joined in its order: given as a condition, the
 // server would rather look through a small table, where it waits for rows that
 // others are changing. (An UPDATE passes these by, a DELETE does not.)
-func deleteListed(ctx context.Context, se *session, p *sqlstore.Plan, values []any, columns ...string) error {
+func deleteListed(ctx context.Context, se *session, p *sqlstore.Plan, where string, values []any, columns ...string) error {
 	quoted := p.Dialect.Quote(p.Physical)
 	first, more, on := "SELECT ", " UNION ALL SELECT "+marks(len(columns)), ""
 	for i, name := range columns {
@@ -100,7 +113,7 @@ func deleteListed(ctx context.Context, se *session, p *sqlstore.Plan, values []a
 	}
 	for len(values) > 0 {
 		n := min(len(values), deletesMax*len(columns))
-		text := "DELETE " + quoted + " FROM (" + first + strings.Repeat(more, n/len(columns)-1) + ") l STRAIGHT_JOIN " + quoted + " ON " + on
+		text := "DELETE " + quoted + " FROM (" + first + strings.Repeat(more, n/len(columns)-1) + ") l STRAIGHT_JOIN " + quoted + " ON " + on + where
 		if _, err := se.Exec(ctx, text, values[:n]...); err != nil {
 			return refusal(p, err)
 		}

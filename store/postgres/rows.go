@@ -16,6 +16,7 @@ type rowPlan struct {
 	*sqlstore.Plan
 	upsert, insert         string
 	delete, deleteChildren string
+	prune                  string
 	load                   string
 	kinds                  []uint32 // of the declared columns
 }
@@ -57,6 +58,7 @@ func newRowPlan(plan *sqlstore.Plan) *rowPlan {
 	}
 	p.upsert = p.insert + "\nON CONFLICT (" + strings.Join(keys, ", ") + ") DO UPDATE SET " + strings.Join(set, ", ")
 	p.deleteChildren = "DELETE FROM " + table + " WHERE " + keys[0] + " = ANY ($1::text[])"
+	p.prune = p.deleteChildren + " AND " + quote(readmodel.EpochColumn) + " < $2"
 	p.delete = p.deleteChildren
 	if t.Parent != nil {
 		p.delete = "DELETE FROM " + table + " t USING unnest($1::text[], $2::text[]) d (key, child) WHERE t." + keys[0] + " = d.key AND t." + keys[1] + " = d.child"
@@ -123,6 +125,16 @@ func (p *rowPlan) deletes(f *applyFlight, w *store.TableWrites) {
 		}
 		st := &statement{sql: p.deleteChildren, fresh: true}
 		st.array(keys)
+		f.add(p.Table.Name, st)
+	}
+	if len(w.PruneKeys) > 0 {
+		keys := f.arena.array(oidText)
+		for _, k := range w.PruneKeys {
+			keys.addText(k)
+		}
+		st := &statement{sql: p.prune, fresh: true}
+		st.array(keys)
+		st.int8(w.Table.Epoch)
 		f.add(p.Table.Name, st)
 	}
 	var keys, children, gone *array

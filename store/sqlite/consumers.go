@@ -239,7 +239,8 @@ func (s *Store) Checkpoints(ctx context.Context, build int64) (list []store.Chec
 		}
 		for rows.next() {
 			list = append(list, store.Checkpoint{Topic: c.intern(rows.text(0)), Partition: int(rows.int(1)), Position: rows.int(2),
-				Epoch: rows.int(3), EffectsThrough: rows.int(4)})
+				Epoch: rows.int(3), EffectsThrough: rows.int(4),
+				EffectsBefore: rows.int(5), ReplayThrough: rows.int(6), PrunedEpoch: rows.int(7), IncompleteThrough: rows.int(8)})
 		}
 		return rows.close()
 	})

@@ -273,7 +273,7 @@ func TestSubscribeTellsLostBookkeeping(t *testing.T) {
 	}
 }
 
-// Rows of an earlier epoch are absent until they are written, and then whole.
+// Rows of an earlier epoch are absent to lanes until they are written, and then whole.
 func TestEpochsOfRows(t *testing.T) {
 	s := openTest(t, Options{})
 	d := projection(t, "accounts")
@@ -286,14 +286,14 @@ func TestEpochsOfRows(t *testing.T) {
 
 	x.c = subscribe(t, s, d)
 	require.EqualValues(t, 4, x.c.Epoch)
-	require.Equal(t, map[string]int64{"c": 3}, x.rows())
+	require.Equal(t, map[string]int64{"a": 1, "b": 2, "c": 3}, x.rows(), "readers see them")
 	keys := []store.RowKey{{Key: "a"}, {Key: "b"}, {Key: "c"}}
 	rows, err := s.LoadRows(t.Context(), x.c.Tables[0], keys)
 	require.NoError(t, err)
 	require.Len(t, rows, 1)
 	require.Equal(t, "c", rows[0].Key.Key)
 	x.apply(x.put("a", 10))
-	require.Equal(t, map[string]int64{"a": 10, "c": 3}, x.rows())
+	require.Equal(t, map[string]int64{"a": 10, "b": 2, "c": 3}, x.rows())
 	require.Equal(t, []string{"a 4 -", "b 0 old", "c - old"},
 		s.texts(t, `SELECT "key" || ' ' || coalesce(ph_epoch, '-') || ' ' || coalesce(owner, '-') FROM accounts__b1 ORDER BY 1`))
 }

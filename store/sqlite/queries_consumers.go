@@ -1,5 +1,7 @@
 package sqlite
 
+import "github.com/projhost/projhost/store/internal/sqlstore"
+
 // fails is an expression that SQLite cannot evaluate: an integer overflow, which
 // it reports as a plain error. A guard is a statement that yields it when what
 // the transaction relies on is not so; so a guard fails as an error inside the
@@ -83,7 +85,7 @@ func newConsumerQueries(n *naming) consumerQueries {
 			INSERT INTO {{checkpoints}} (build, topic, partition) SELECT ?, ?, i FROM p`),
 		countOwnership: n.sql(`SELECT count(*) FROM {{ownership}} WHERE build = ?`),
 		countCheckpts:  n.sql(`SELECT count(*) FROM {{checkpoints}} WHERE build = ?`),
-		checkpoints:    n.sql(`SELECT topic, partition, position, epoch, effects_through FROM {{checkpoints}} WHERE build = ? ORDER BY topic, partition`),
+		checkpoints:    n.sql(`SELECT topic, partition, position, epoch, effects_through, effects_before, replay_through, pruned_epoch, incomplete_through FROM {{checkpoints}} WHERE build = ? ORDER BY topic, partition`),
 		checkpoint:     n.sql(`SELECT position, epoch FROM {{checkpoints}} WHERE build = ? AND topic = ? AND partition = ?`),
 		position: n.sql(`SELECT max(c.position, coalesce((SELECT m.read_through FROM {{members}} m WHERE m.build = c.build AND m.topic = c.topic
 			AND m.instance_id = (SELECT o.instance_id FROM {{ownership}} o WHERE o.build = c.build AND o.partition = c.partition)), 0))
@@ -91,11 +93,12 @@ func newConsumerQueries(n *naming) consumerQueries {
 		lowest: n.sql(`SELECT topic, min(position) FROM {{checkpoints}} WHERE build = ? GROUP BY topic`),
 		told: n.sql(`SELECT m.topic, min(m.read_through) FROM (SELECT DISTINCT instance_id FROM {{ownership}} WHERE build = ?1) o
 			LEFT JOIN {{members}} m ON m.instance_id = o.instance_id AND m.build = ?1 GROUP BY m.topic`),
-		standings: n.sql(`SELECT c.topic, c.partition, c.position, coalesce(o.instance_id, ''), o.generation, coalesce(m.read_through, 0)
+		standings: n.sql(`SELECT c.topic, c.partition, c.position, coalesce(o.instance_id, ''), o.generation, coalesce(m.read_through, 0),
+			c.replay_through, c.incomplete_through, c.pruned_epoch < c.epoch
 			FROM {{checkpoints}} c JOIN {{ownership}} o ON o.build = c.build AND o.partition = c.partition
 			LEFT JOIN {{members}} m ON m.instance_id = o.instance_id AND m.build = c.build AND m.topic = c.topic
 			WHERE c.build = ? ORDER BY c.topic, c.partition`),
-		clearHalt: n.sql(`UPDATE {{consumers}} SET state = 'running', halt = NULL, state_since_us = ?
+		clearHalt: n.sql(`UPDATE {{consumers}} SET state = ` + sqlstore.GoesOnSQL + `, halt = NULL, state_since_us = ?
 			WHERE type = ? AND name = ? AND state = 'halted' RETURNING 1`),
 		// A lease that was released has no instance, whatever its generation.
 		guardHolder: n.sql(`SELECT CASE WHEN EXISTS (SELECT 1 FROM {{ownership}} o JOIN {{builds}} b ON b.id = o.build

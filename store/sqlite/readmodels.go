@@ -234,7 +234,7 @@ func (v *view) Standings() (standings map[string][]store.Standing, err error) {
 			topic := rows.text(0)
 			standings[topic] = append(standings[topic], store.Standing{
 				Partition: int(rows.int(1)), Checkpoint: rows.int(2), Owner: rows.text(3), Generation: rows.int(4),
-				Applied: max(rows.int(2), rows.int(5)),
+				Applied: max(rows.int(2), rows.int(5)), ReplayThrough: rows.int(6), IncompleteThrough: rows.int(7), Rebuilding: rows.int(8) != 0,
 			})
 		}
 		return rows.close()
@@ -242,7 +242,11 @@ func (v *view) Standings() (standings map[string][]store.Standing, err error) {
 	return standings, err
 }
 
-// table finds a table by its declared name, whatever its case.
+// everyEpoch is below all that there are.
+const everyEpoch = int64(0)
+
+// table finds a table by its declared name, whatever its case. Readers see rows of
+// every epoch: one that a rebuild has not made again is there until it is pruned.
 func (v *view) table(name string) (*store.TableRef, *tablePlan, error) {
 	for i := range v.consumer.Tables {
 		if ref := &v.consumer.Tables[i]; strings.EqualFold(ref.Table.Name, name) {
@@ -253,12 +257,12 @@ func (v *view) table(name string) (*store.TableRef, *tablePlan, error) {
 }
 
 func (v *view) Get(ctx context.Context, table string, key store.RowKey) (row store.StoredRow, err error) {
-	ref, p, err := v.table(table)
+	_, p, err := v.table(table)
 	if err != nil {
 		return row, err
 	}
 	err = v.use("read row", func(c *conn) error {
-		list, err := p.collect(ctx, c, nil, p.Get, append(p.KeyArgs(nil, key), ref.Epoch))
+		list, err := p.collect(ctx, c, nil, p.Get, append(p.KeyArgs(nil, key), everyEpoch))
 		if err != nil {
 			return err
 		}
@@ -272,7 +276,7 @@ func (v *view) Get(ctx context.Context, table string, key store.RowKey) (row sto
 }
 
 func (v *view) Children(ctx context.Context, table, key, after string, limit int) (list []store.StoredRow, err error) {
-	ref, p, err := v.table(table)
+	_, p, err := v.table(table)
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +284,7 @@ func (v *view) Children(ctx context.Context, table, key, after string, limit int
 		return nil, fmt.Errorf("children of %q: %s is no child table", key, table)
 	}
 	err = v.use("list children", func(c *conn) error {
-		list, err = p.collect(ctx, c, nil, p.List, []any{key, after, ref.Epoch, int64(limit)})
+		list, err = p.collect(ctx, c, nil, p.List, []any{key, after, everyEpoch, int64(limit)})
 		return err
 	})
 	return list, err
@@ -292,7 +296,7 @@ func (v *view) Query(ctx context.Context, table string, q store.Query) (list []s
 		return nil, "", err
 	}
 	q.Build = ref.Build
-	compiled, err := readmodel.SQLite.CompileQuery(ref.Physical, ref.Table, ref.Epoch, q)
+	compiled, err := readmodel.SQLite.CompileQuery(ref.Physical, ref.Table, everyEpoch, q)
 	if err != nil {
 		return nil, "", err
 	}

@@ -57,6 +57,11 @@ func deleteRows(tx *tx, p *tablePlan, w *store.TableWrites) error {
 			return refusal(p, err)
 		}
 	}
+	for _, key := range w.PruneKeys {
+		if _, err := tx.exec(p.Prune, key, w.Table.Epoch); err != nil {
+			return refusal(p, err)
+		}
+	}
 	var args []any
 	for i := range w.Writes {
 		row := &w.Writes[i]

@@ -270,10 +270,10 @@ func (s *Store) writes(b *store.Batch) (*writes, error) {
 	var sections []*section
 	for i := range b.Tables {
 		t := &b.Tables[i]
-		if len(t.Writes) == 0 && len(t.DeleteChildrenOf) == 0 {
+		if len(t.Writes) == 0 && len(t.DeleteChildrenOf) == 0 && len(t.PruneKeys) == 0 {
 			continue
 		}
-		sec := newSection(s.Plan(&t.Table), len(sections), len(t.Writes) > 0, len(t.DeleteChildrenOf) > 0)
+		sec := newSection(s.Plan(&t.Table), len(sections), t)
 		rows, err := sec.rows(t)
 		if err != nil {
 			return nil, err
@@ -283,6 +283,9 @@ func (s *Store) writes(b *store.Batch) (*writes, error) {
 		}
 		if len(t.DeleteChildrenOf) > 0 {
 			w.args = append(w.args, sql.Named(sec.goneName[1:], mssql.NVarCharMax(stringsJSON(t.DeleteChildrenOf))))
+		}
+		if len(t.PruneKeys) > 0 {
+			w.args = append(w.args, sql.Named(sec.staleName[1:], mssql.NVarCharMax(stringsJSON(t.PruneKeys))))
 		}
 		w.add(sec.plan.Table.Name, sec.stage())
 		sections = append(sections, sec)

@@ -83,7 +83,7 @@ func someBatch(t testing.TB, s *Store) *store.Batch {
 			{Key: key("k", ""), Row: every, Position: 149, UpdatedUS: 1_700_000_000_000_000, Exists: readmodel.Present},
 			{Key: key("nulls", ""), Row: row(t, tables[0]), Position: 150, UpdatedUS: 5},
 		}},
-		{Table: ref(1), DeleteChildrenOf: []string{"k"}, Writes: []readmodel.Write{
+		{Table: ref(1), PruneKeys: []string{"a", "b"}, DeleteChildrenOf: []string{"k"}, Writes: []readmodel.Write{
 			{Key: key("k", "1"), Row: row(t, tables[1], "n", abi.Int(4)), Position: 150, UpdatedUS: 5},
 			{Key: key("k", "2")},
 		}},
@@ -91,7 +91,7 @@ func someBatch(t testing.TB, s *Store) *store.Batch {
 			{Key: key("changed", ""), Row: row(t, tables[2], "email", abi.Text("c@d")), Position: 150, UpdatedUS: 5},
 			{Key: key("same", ""), Row: after, Before: before, Exists: readmodel.Present, Position: 150, UpdatedUS: 5},
 		}},
-		{Table: ref(3), DeleteChildrenOf: []string{"gone"}},
+		{Table: ref(3), PruneKeys: []string{"a", "b"}, DeleteChildrenOf: []string{"gone"}},
 	}
 	return b
 }
@@ -114,7 +114,7 @@ func TestApplyIsOneBatch(t *testing.T) {
 		require.Contains(t, e.args, name)
 		fmt.Fprintf(&args, "@%s %T\n%v\n\n", name, e.args[name], e.args[name])
 	}
-	require.Len(t, e.args, 10)
+	require.Len(t, e.args, 12)
 	golden(t, "apply_args.txt", args.String())
 }
 

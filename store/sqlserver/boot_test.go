@@ -179,7 +179,7 @@ func TestSchemaIsWhatTheCatalogueTells(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, store.Info{Driver: "sqlserver", ServerVersion: "16.0.4135.4", SchemaVersion: len(migrations(t)),
 		Partitions: 256, Hash: store.PartitionHash, PositionMode: "counter"}, info)
-	require.Len(t, readCatalogue(t).columns, 16)
+	require.Len(t, readCatalogue(t).columns, 17)
 
 	sound := boot(t, nil)
 	srv.answer = func(e sent) (*reply, error) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/projhost/projhost/store"
 	"github.com/projhost/projhost/store/internal/rules"
+	"github.com/projhost/projhost/store/internal/sqlstore"
 )
 
 // Leases are taken, given back and relied on in one batch each, like everything
@@ -91,7 +92,7 @@ END;
 `
 
 	clearHaltSQL = declareNowSQL + `BEGIN TRANSACTION;
-UPDATE {{consumers}} SET state = 'running', halt = NULL, state_since_us = @now
+UPDATE {{consumers}} SET state = ` + sqlstore.GoesOnSQL + `, halt = NULL, state_since_us = @now
 WHERE type = CAST(@type COLLATE ` + collation + ` AS varchar(1020)) AND name = CAST(@name COLLATE ` + collation + ` AS varchar(1020)) AND state = 'halted';
 SELECT @@ROWCOUNT;
 COMMIT TRANSACTION;

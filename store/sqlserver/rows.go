@@ -23,14 +23,18 @@ const (
 type section struct {
 	plan                           *sqlstore.Plan
 	rowsName, goneName             string // parameters, JSON
+	staleName                      string
 	rowsTable, goneTable           string // table variables
+	staleTable                     string
 	hasRows, hasGone, child, apart bool
+	hasStale                       bool
 }
 
-func newSection(plan *sqlstore.Plan, n int, hasRows, hasGone bool) *section {
+func newSection(plan *sqlstore.Plan, n int, t *store.TableWrites) *section {
 	i := strconv.Itoa(n)
-	return &section{plan: plan, rowsName: "@rows" + i, goneName: "@gone" + i, rowsTable: "@w" + i, goneTable: "@g" + i,
-		hasRows: hasRows, hasGone: hasGone, child: plan.Table.Parent != nil,
+	return &section{plan: plan, rowsName: "@rows" + i, goneName: "@gone" + i, staleName: "@stale" + i,
+		rowsTable: "@w" + i, goneTable: "@g" + i, staleTable: "@s" + i,
+		hasRows: len(t.Writes) > 0, hasGone: len(t.DeleteChildrenOf) > 0, hasStale: len(t.PruneKeys) > 0, child: plan.Table.Parent != nil,
 		// Rows of a table with a unique column are taken out before they are
 		// written, so that a value can move from one row to another (H18).
 		apart: plan.Table.Unique}
@@ -85,10 +89,14 @@ const keyType = "varchar(1020) COLLATE " + collation
 func (c *section) stage() string {
 	d := readmodel.SQLServer
 	var b strings.Builder
-	if c.hasGone {
-		fmt.Fprintf(&b, "DECLARE %s TABLE (k %s NOT NULL);\n", c.goneTable, keyType)
-		fmt.Fprintf(&b, "INSERT INTO %s (k)\nSELECT j.k FROM OPENJSON(%s) WITH (k nvarchar(510) '$') AS j;\n", c.goneTable, c.goneName)
+	keys := func(has bool, table, name string) {
+		if has {
+			fmt.Fprintf(&b, "DECLARE %s TABLE (k %s NOT NULL);\n", table, keyType)
+			fmt.Fprintf(&b, "INSERT INTO %s (k)\nSELECT j.k FROM OPENJSON(%s) WITH (k nvarchar(510) '$') AS j;\n", table, name)
+		}
 	}
+	keys(c.hasGone, c.goneTable, c.goneName)
+	keys(c.hasStale, c.staleTable, c.staleName)
 	if !c.hasRows {
 		return b.String()
 	}
@@ -138,6 +146,10 @@ func (c *section) deletes() string {
 	var b strings.Builder
 	if c.hasGone {
 		fmt.Fprintf(&b, "DELETE t FROM %s AS w INNER LOOP JOIN %s AS t ON %s = w.k;\n", c.goneTable, table, key)
+	}
+	if c.hasStale {
+		fmt.Fprintf(&b, "DELETE t FROM %s AS w INNER LOOP JOIN %s AS t ON %s = w.k WHERE t.%s < @epoch;\n",
+			c.staleTable, table, key, d.Quote(readmodel.EpochColumn))
 	}
 	if !c.hasRows {
 		return b.String()

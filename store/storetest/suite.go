@@ -76,6 +76,7 @@ func groups() []group {
 		{"ReadModel", readModelCases},
 		{"Undelivered", undeliveredCases},
 		{"Operation", operationCases},
+		{"Rebuild", rebuildCases},
 		{"Random", randomCases},
 	}
 }

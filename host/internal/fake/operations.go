@@ -42,7 +42,7 @@ func (s *Store) Pause(_ context.Context, id store.ConsumerID, actor string) erro
 		switch c.State {
 		case store.StatePaused:
 			return nil
-		case store.StateRunning:
+		case store.StateRunning, store.StateRebuilding:
 		default:
 			return &store.StateError{Consumer: id, Action: store.ActionPause, State: c.State}
 		}
@@ -70,13 +70,14 @@ func (s *Store) Resume(_ context.Context, id store.ConsumerID, pastPoison int64,
 				return &store.ChangedError{ID: pastPoison, Why: "it is not halted"}
 			}
 			s.skip(c, b, at, actor)
+			b.closed(s.N)
 		}
 		for i := range b.rows {
 			if b.rows[i].Status == store.StatusHalted {
 				fresh(&b.rows[i])
 			}
 		}
-		c.State, c.Consumer.Halt = store.StateRunning, nil
+		c.State, c.Consumer.Halt = b.goesOn(), nil
 		b.raise(nil)
 		c.tell(store.HistoryEntry{Actor: actor, Action: store.ActionResume, Partition: -1})
 		return nil
@@ -149,6 +150,7 @@ func (s *Store) DeleteUndelivered(_ context.Context, id store.ConsumerID, sel st
 				s.skip(c, b, i, a.Actor)
 			}
 		}
+		b.closed(s.N)
 		b.raise(raised)
 		c.tell(store.HistoryEntry{Actor: a.Actor, Action: store.ActionDelete, Partition: -1})
 		return nil
@@ -170,7 +172,7 @@ func (s *Store) deployed(c *consumer, b *build) {
 		raised[m.Partition] = true
 	}
 	if c.State == store.StateHalted && c.Consumer.Halt != nil && c.Consumer.Halt.Reason == store.HaltApplyError {
-		c.State, c.Consumer.Halt = store.StateRunning, nil
+		c.State, c.Consumer.Halt = b.goesOn(), nil
 	}
 	b.raise(raised)
 	c.tell(store.HistoryEntry{Actor: "host", Action: store.ActionRevision, Partition: -1})

@@ -60,11 +60,11 @@ type member struct {
 
 type build struct {
 	id          int64
-	epoch       int64
 	checkpoints map[string][]int64
 	owners      []store.Ownership
 	tables      []map[store.RowKey]store.StoredRow // by table index
 	undelivered
+	rebuilds
 }
 
 // NewStore makes an empty store with n partitions.
@@ -300,7 +300,7 @@ func (s *Store) Subscribe(_ context.Context, d store.Declaration) (store.Consume
 	defer s.mu.Unlock()
 	c := s.consumers[d.ID]
 	if c == nil {
-		b := &build{id: int64(len(s.builds) + 1), checkpoints: make(map[string][]int64)}
+		b := &build{id: int64(len(s.builds) + 1), checkpoints: make(map[string][]int64), rebuilds: newRebuilds(s.N, len(d.Tables))}
 		b.skips = make(map[store.Skip]bool)
 		for _, topic := range d.Topics {
 			b.checkpoints[topic] = make([]int64, s.N)
@@ -368,7 +368,10 @@ func (s *Store) Checkpoints(_ context.Context, id int64) ([]store.Checkpoint, er
 	var out []store.Checkpoint
 	for _, topic := range slices.Sorted(maps.Keys(b.checkpoints)) {
 		for p, at := range b.checkpoints[topic] {
-			out = append(out, store.Checkpoint{Topic: topic, Partition: p, Position: at, Epoch: b.epoch})
+			out = append(out, store.Checkpoint{
+				Topic: topic, Partition: p, Position: at, Epoch: b.epoch, EffectsThrough: b.effectsThrough[p], EffectsBefore: b.effectsBefore[p],
+				ReplayThrough: b.replayThrough, PrunedEpoch: b.pruned[p], IncompleteThrough: b.incomplete,
+			})
 		}
 	}
 	return out, after
@@ -386,7 +389,7 @@ func (s *Store) Halt(_ context.Context, id store.ConsumerID, lease store.Lease, 
 	if s.builds[lease.Build].owners[lease.Partition].Generation != lease.Generation {
 		return store.ErrFenced
 	}
-	if c.State == store.StateRunning {
+	if c.State == store.StateRunning || c.State == store.StateRebuilding {
 		c.State, c.Consumer.Halt = store.StateHalted, &h
 	}
 	return after
@@ -405,7 +408,9 @@ func (s *Store) ClearHalt(_ context.Context, id store.ConsumerID) (bool, error) 
 		return false, store.ErrNotFound
 	}
 	was := c.State == store.StateHalted
-	c.State, c.Consumer.Halt = store.StateRunning, nil
+	if was {
+		c.State, c.Consumer.Halt = s.builds[c.Build].goesOn(), nil
+	}
 	return was, after
 }
 
@@ -454,6 +459,9 @@ func (s *Store) apply(batch *store.Batch) error {
 		if b.epoch != batch.Epoch || b.checkpoints[m.Topic][m.Partition] != m.From {
 			return store.ErrCheckpointMoved
 		}
+		if b.rebuilding() && m.To > max(m.From, b.replayThrough) {
+			s.breach("checkpoint of partition %d goes to %d before the rebuild up to %d has ended", m.Partition, m.To, b.replayThrough)
+		}
 	}
 	if err := s.checkOutcomes(b, batch, leased); err != nil {
 		return err
@@ -478,6 +486,7 @@ func (s *Store) apply(batch *store.Batch) error {
 	}
 	for _, m := range batch.Checkpoints {
 		b.checkpoints[m.Topic][m.Partition] = m.To
+		b.effectsThrough[m.Partition] = max(b.effectsThrough[m.Partition], m.To)
 	}
 	s.writeOutcomes(b, s.consumers[batch.Consumer], batch)
 	s.applies++
@@ -489,9 +498,8 @@ func (s *Store) apply(batch *store.Batch) error {
 const Poison = "\x7fpoison"
 
 func (s *Store) check(b *build, w store.TableWrites, moved map[int]bool) error {
-	rows := b.tables[w.Table.Table.Index]
-	if !slices.IsSorted(w.DeleteChildrenOf) {
-		s.breach("delete_children is not sorted: %v", w.DeleteChildrenOf)
+	if !slices.IsSorted(w.DeleteChildrenOf) || !slices.IsSorted(w.PruneKeys) {
+		s.breach("delete_children or prune_keys are not sorted: %v, %v", w.DeleteChildrenOf, w.PruneKeys)
 	}
 	for i, write := range w.Writes {
 		if i > 0 && !w.Writes[i-1].Key.Less(write.Key) {
@@ -503,7 +511,7 @@ func (s *Store) check(b *build, w store.TableWrites, moved map[int]bool) error {
 		if !w.Table.Table.Free && !moved[partition.Of(write.Key.Key, s.N)] {
 			s.breach("row %v of a partition whose checkpoint does not move", write.Key)
 		}
-		before, there := rows[write.Key]
+		before, there := b.current(w.Table.Table.Index, write.Key, w.Table.Epoch)
 		if w.Table.Table.Parent != nil && slices.Contains(w.DeleteChildrenOf, write.Key.Key) {
 			before, there = store.StoredRow{}, false
 		}
@@ -518,12 +526,24 @@ func (s *Store) check(b *build, w store.TableWrites, moved map[int]bool) error {
 }
 
 func (s *Store) write(b *build, w store.TableWrites) {
-	rows := b.tables[w.Table.Table.Index]
+	rows, epochs := b.tables[w.Table.Table.Index], b.epochs[w.Table.Table.Index]
 	for _, key := range w.DeleteChildrenOf {
 		maps.DeleteFunc(rows, func(k store.RowKey, _ store.StoredRow) bool { return k.Key == key })
 	}
+	for _, key := range w.PruneKeys {
+		maps.DeleteFunc(rows, func(k store.RowKey, _ store.StoredRow) bool { return k.Key == key && epochs[k] < w.Table.Epoch })
+	}
+	defer func() {
+		for table := range b.tables {
+			maps.DeleteFunc(b.epochs[table], func(k store.RowKey, _ int64) bool {
+				_, there := b.tables[table][k]
+				return !there
+			})
+		}
+	}()
 	for _, write := range w.Writes {
 		if write.Row != nil {
+			epochs[write.Key] = w.Table.Epoch
 			rows[write.Key] = store.StoredRow{Key: write.Key, Row: slices.Clone(write.Row), Position: write.Position, UpdatedUS: write.UpdatedUS}
 			continue
 		}
@@ -597,7 +617,7 @@ func (s *Store) LoadRows(_ context.Context, t store.TableRef, keys []store.RowKe
 			s.breach("row %v is asked for twice", k)
 		}
 		seen[k] = true
-		if row, ok := s.builds[t.Build].tables[t.Table.Index][k]; ok {
+		if row, ok := s.builds[t.Build].current(t.Table.Index, k, t.Epoch); ok {
 			out = append(out, row)
 		}
 	}
@@ -615,7 +635,7 @@ func (s *Store) ListChildren(_ context.Context, t store.TableRef, key, after str
 	defer s.mu.Unlock()
 	var out []store.StoredRow
 	for k, row := range s.builds[t.Build].tables[t.Table.Index] {
-		if k.Key == key && k.Child > after {
+		if _, ok := s.builds[t.Build].current(t.Table.Index, k, t.Epoch); ok && k.Key == key && k.Child > after {
 			out = append(out, row)
 		}
 	}
@@ -646,7 +666,10 @@ func (s *Store) FindUnique(_ context.Context, t store.TableRef, column int, row 
 	if err != nil {
 		return store.StoredRow{}, err
 	}
-	for _, there := range s.builds[t.Build].tables[t.Table.Index] {
+	for k, there := range s.builds[t.Build].tables[t.Table.Index] {
+		if _, ok := s.builds[t.Build].current(t.Table.Index, k, t.Epoch); !ok {
+			continue
+		}
 		if v, err := t.Table.Encoded(there.Row, column); err == nil && string(v) == string(want) {
 			return there, after
 		}
@@ -670,7 +693,8 @@ func (s *Store) View(_ context.Context, id store.ConsumerID) (store.ReadView, er
 	b := s.builds[con.Build]
 	for topic, at := range b.checkpoints {
 		for p, o := range b.owners {
-			now := store.Standing{Partition: p, Checkpoint: at[p], Applied: at[p], Owner: o.InstanceID, Generation: o.Generation}
+			now := store.Standing{Partition: p, Checkpoint: at[p], Applied: at[p], Owner: o.InstanceID, Generation: o.Generation,
+				ReplayThrough: b.replayThrough, IncompleteThrough: b.incomplete, Rebuilding: b.pruned[p] < b.epoch}
 			if m := s.members[o.InstanceID][con.Build]; m != nil {
 				now.Applied = max(at[p], m.ReadThrough[topic])
 			}

@@ -374,7 +374,7 @@ func (c *Core) Checkpoints(ctx context.Context, build int64) (list []store.Check
 		return each(ctx, conn, c.q.checkpoints, []any{build}, func(r Rows) error {
 			var cp store.Checkpoint
 			var partition int64
-			err := r.Scan(&cp.Topic, &partition, &cp.Position, &cp.Epoch, &cp.EffectsThrough)
+			err := r.Scan(&cp.Topic, &partition, &cp.Position, &cp.Epoch, &cp.EffectsThrough, &cp.EffectsBefore, &cp.ReplayThrough, &cp.PrunedEpoch, &cp.IncompleteThrough)
 			if cp.Topic == topic {
 				cp.Topic = topic // one string for all
 			}

@@ -17,15 +17,16 @@ import (
 
 // Ledger keeps the messages that could not be applied, the records of those that
 // are passed over, and what was done to consumers. It implements
-// [store.Undelivered] and, but for dropping, [store.Operations].
+// [store.Undelivered], [store.Rebuilds] and, but for dropping, [store.Operations].
 //
 // Whoever changes undelivered messages of a partition locks its ownership row
 // first: a lane by its leases, an operator by raising the generation. So two never
 // meet there.
 type Ledger struct {
-	db      LedgerDB
-	q       ledgerQueries
-	keyHash string // ", key_hash", if the tables have it
+	db       LedgerDB
+	q        ledgerQueries
+	rebuilds rebuildQueries
+	keyHash  string // ", key_hash", if the tables have it
 }
 
 // LedgerDB is what a ledger needs of its database.
@@ -57,7 +58,7 @@ func NewLedger(db LedgerDB) *Ledger {
 	if db.KeyHash {
 		l.keyHash = ", key_hash"
 	}
-	l.q = newLedgerQueries(l)
+	l.q, l.rebuilds = newLedgerQueries(l), newRebuildQueries(l)
 	return l
 }
 
@@ -408,16 +409,23 @@ func (l *Ledger) historyStep(id store.ConsumerID, h store.HistoryEntry) Step {
 // raise takes the partitions' next generation and leaves them their owner, so that
 // whatever the owner has under way is refused (H13). No partitions are all.
 func (l *Ledger) raise(build int64, partitions ...int) []Step {
-	of := ""
-	if len(partitions) > 0 {
-		partitions = slices.Compact(slices.Sorted(slices.Values(partitions)))
-		of = ` AND "partition" IN (` + numbers(partitions) + `)`
+	return append(l.lockAll(build, partitions...), Step{Text: l.db.SQL(raiseSQL + among(partitions)), Args: []any{build}})
+}
+
+// lockAll locks ownership rows in the order of their partitions, all where none are
+// named, where a statement that changes many would not take them in that order.
+func (l *Ledger) lockAll(build int64, partitions ...int) []Step {
+	if l.db.ForUpdate == "" {
+		return nil
 	}
-	var steps []Step
-	if l.db.ForUpdate != "" {
-		steps = append(steps, Step{Text: l.db.SQL(`SELECT "partition" FROM {{ownership}} WHERE build = ?` + of + ` ORDER BY "partition"` + l.db.ForUpdate), Args: []any{build}})
+	return []Step{{Text: l.db.SQL(`SELECT "partition" FROM {{ownership}} WHERE build = ?` + among(partitions) + ` ORDER BY "partition"` + l.db.ForUpdate), Args: []any{build}}}
+}
+
+func among(partitions []int) string {
+	if len(partitions) == 0 {
+		return ""
 	}
-	return append(steps, Step{Text: l.db.SQL(raiseSQL + of), Args: []any{build}})
+	return ` AND "partition" IN (` + numbers(slices.Compact(slices.Sorted(slices.Values(partitions)))) + `)`
 }
 
 // same is the steps' condition that a consumer is as it was read.

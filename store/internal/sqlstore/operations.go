@@ -22,7 +22,7 @@ func (l *Ledger) Pause(ctx context.Context, id store.ConsumerID, actor string) e
 		switch {
 		case err != nil || c.State == store.StatePaused:
 			return nil, err
-		case c.State != store.StateRunning:
+		case c.State != store.StateRunning && c.State != store.StateRebuilding:
 			return nil, &store.StateError{Consumer: id, Action: store.ActionPause, State: c.State}
 		}
 		return append(l.raise(c.Build), l.stateStep(&c, store.StatePaused),
@@ -55,12 +55,16 @@ func (l *Ledger) Resume(ctx context.Context, id store.ConsumerID, pastPoison int
 			case rows[0].Was != store.StatusHalted:
 				return nil, &store.ChangedError{ID: pastPoison, Why: fmt.Sprintf("it is %s, and not what halted the consumer", rows[0].Was)}
 			}
-			steps = append(steps, l.remove(&c, rows, store.StatusHalted, actor)...)
+			closed, err := l.closedSteps(ctx, conn, &c, rows)
+			if err != nil {
+				return nil, err
+			}
+			steps = append(append(steps, l.remove(&c, rows, store.StatusHalted, actor)...), closed...)
 			entry.Detail = fmt.Sprintf(`{"past_poison":%d}`, pastPoison)
 			rows[0].place(&entry)
 		}
 		return append(steps, Step{Text: l.db.SQL(freshSQL + ` AND status = 'HALTED'`), Args: []any{c.Build}},
-			l.stateStep(&c, store.StateRunning), l.historyStep(id, entry)), nil
+			l.goOnStep(&c), l.historyStep(id, entry)), nil
 	})
 }
 
@@ -229,8 +233,12 @@ func (l *Ledger) DeleteUndelivered(ctx context.Context, id store.ConsumerID, sel
 		if a.DryRun || len(take) == 0 {
 			return nil, nil
 		}
+		closed, err := l.closedSteps(ctx, conn, &c, take)
+		if err != nil {
+			return nil, err
+		}
 		steps := append(l.raise(c.Build, partitionsOf(take)...), l.remove(&c, take, "", a.Actor)...)
-		return append(steps, l.same(&c), l.decisionStep(&c, store.ActionDelete, a.Actor, &sel, take)), nil
+		return append(append(steps, closed...), l.same(&c), l.decisionStep(&c, store.ActionDelete, a.Actor, &sel, take)), nil
 	})
 	if err != nil {
 		return store.Decision{}, err
@@ -340,7 +348,7 @@ func (l *Ledger) RevisionSteps(c *store.Consumer, d *store.Declaration, record S
  WHERE l.p = {{undelivered}}."partition" AND l.k = {{undelivered}}."key" AND l.head < {{undelivered}}.id)`)},
 			Step{Args: []any{c.Build}, Text: l.db.SQL(freshSQL + ` AND status IN ('HALTED', 'DEAD_LETTER_KEY')`)})
 		if c.State == store.StateHalted && c.Halt != nil && c.Halt.Reason == store.HaltApplyError {
-			steps = append(steps, l.stateStep(c, store.StateRunning))
+			steps = append(steps, l.goOnStep(c))
 		}
 	}
 	return append(steps, record, Step{Args: []any{c.ID.Type, c.ID.Name, hostActor, store.ActionRevision, string(text), c.Build},
@@ -418,7 +426,7 @@ func (l *Ledger) DropSteps(ctx context.Context, conn Conn, id store.ConsumerID, 
 		steps = append(steps, l.raise(build)...)
 	}
 	of := ` WHERE build IN (` + builds + `)`
-	for _, table := range []string{"undelivered", "skipped", "checkpoints"} {
+	for _, table := range []string{"undelivered", "skipped", "effects_owed", "checkpoints"} {
 		steps = append(steps, Step{Text: l.db.SQL(`DELETE FROM {{` + table + `}}` + of)})
 	}
 	return append(steps,

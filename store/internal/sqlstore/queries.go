@@ -117,7 +117,7 @@ func newQueries(n *naming) queries {
 		// Retention locks the same row before it asks for the slowest
 		// checkpoint, so it sees ours, or we see what it deleted (H11).
 		lockTopic:   n.sql(`UPDATE {{topics}} SET topic_start = topic_start WHERE name = {{?}}`),
-		checkpoints: n.sql(`SELECT topic, "partition", position, epoch, effects_through FROM {{checkpoints}} WHERE build = ? ORDER BY topic, "partition"`),
+		checkpoints: n.sql(`SELECT topic, "partition", position, epoch, effects_through, effects_before, replay_through, pruned_epoch, incomplete_through FROM {{checkpoints}} WHERE build = ? ORDER BY topic, "partition"`),
 		// The owner is looked up by keys alone: a join might be planned the other
 		// way round.
 		position: n.sql(`SELECT c.position, COALESCE((SELECT m.read_through FROM {{members}} m WHERE m.build = c.build AND m.topic = c.topic
@@ -126,11 +126,12 @@ func newQueries(n *naming) queries {
 		lowest: n.sql(`SELECT topic, min(position) FROM {{checkpoints}} WHERE build = ? GROUP BY topic`),
 		told: n.sql(`SELECT m.topic, min(m.read_through) FROM (SELECT DISTINCT instance_id FROM {{ownership}} WHERE build = ?) o
 			LEFT JOIN {{members}} m ON m.instance_id = o.instance_id AND m.build = ? GROUP BY m.topic`),
-		standings: n.sql(`SELECT c.topic, c."partition", c.position, o.instance_id, o.generation, COALESCE(m.read_through, 0)
+		standings: n.sql(`SELECT c.topic, c."partition", c.position, o.instance_id, o.generation, COALESCE(m.read_through, 0),
+			c.replay_through, c.incomplete_through, CASE WHEN c.pruned_epoch < c.epoch THEN 1 ELSE 0 END
 			FROM {{checkpoints}} c JOIN {{ownership}} o ON o.build = c.build AND o."partition" = c."partition"
 			LEFT JOIN {{members}} m ON m.instance_id = o.instance_id AND m.build = c.build AND m.topic = c.topic
 			WHERE c.build = ? ORDER BY c.topic, c."partition"`),
-		clearHalt: n.sql(`UPDATE {{consumers}} SET state = 'running', halt = NULL, state_since_us = {{now}}
+		clearHalt: n.sql(`UPDATE {{consumers}} SET state = ` + GoesOnSQL + `, halt = NULL, state_since_us = {{now}}
 			WHERE type = {{?}} AND name = {{?}} AND state = 'halted'`),
 		// Locks the lease against the next claim until the transaction ends. A
 		// lease that was released has no instance, whatever its generation.

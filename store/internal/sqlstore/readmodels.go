@@ -197,10 +197,11 @@ func (v *view) Standings() (standings map[string][]store.Standing, err error) {
 		standings = map[string][]store.Standing{}
 		return each(v.ctx, conn, v.core.q.standings, []any{v.consumer.Build}, func(r Rows) error {
 			var topic string
-			var partition, told int64
+			var partition, told, rebuilding int64
 			var owner sql.NullString
 			var s store.Standing
-			err := r.Scan(&topic, &partition, &s.Checkpoint, &owner, &s.Generation, &told)
+			err := r.Scan(&topic, &partition, &s.Checkpoint, &owner, &s.Generation, &told, &s.ReplayThrough, &s.IncompleteThrough, &rebuilding)
+			s.Rebuilding = rebuilding != 0
 			s.Partition, s.Owner, s.Applied = int(partition), owner.String, max(s.Checkpoint, told)
 			standings[topic] = append(standings[topic], s)
 			return err
@@ -209,7 +210,11 @@ func (v *view) Standings() (standings map[string][]store.Standing, err error) {
 	return standings, err
 }
 
-// table finds a table by its declared name, whatever its case.
+// everyEpoch is below all that there are.
+const everyEpoch = int64(0)
+
+// table finds a table by its declared name, whatever its case. Readers see rows of
+// every epoch: one that a rebuild has not made again is there until it is pruned.
 func (v *view) table(name string) (*store.TableRef, *Plan, error) {
 	for i := range v.consumer.Tables {
 		if ref := &v.consumer.Tables[i]; strings.EqualFold(ref.Table.Name, name) {
@@ -220,12 +225,12 @@ func (v *view) table(name string) (*store.TableRef, *Plan, error) {
 }
 
 func (v *view) Get(ctx context.Context, table string, key store.RowKey) (row store.StoredRow, err error) {
-	ref, p, err := v.table(table)
+	_, p, err := v.table(table)
 	if err != nil {
 		return row, err
 	}
 	err = v.use("read row", func(conn Conn) error {
-		list, err := p.Collect(v.ctx, conn, nil, p.Get, append(p.KeyArgs(nil, key), ref.Epoch))
+		list, err := p.Collect(v.ctx, conn, nil, p.Get, append(p.KeyArgs(nil, key), everyEpoch))
 		if err != nil {
 			return err
 		}
@@ -239,7 +244,7 @@ func (v *view) Get(ctx context.Context, table string, key store.RowKey) (row sto
 }
 
 func (v *view) Children(ctx context.Context, table, key, after string, limit int) (list []store.StoredRow, err error) {
-	ref, p, err := v.table(table)
+	_, p, err := v.table(table)
 	if err != nil {
 		return nil, err
 	}
@@ -247,7 +252,7 @@ func (v *view) Children(ctx context.Context, table, key, after string, limit int
 		return nil, fmt.Errorf("children of %q: %s is no child table", key, table)
 	}
 	err = v.use("list children", func(conn Conn) error {
-		list, err = p.Collect(v.ctx, conn, nil, p.List, []any{key, after, ref.Epoch, int64(limit)})
+		list, err = p.Collect(v.ctx, conn, nil, p.List, []any{key, after, everyEpoch, int64(limit)})
 		return err
 	})
 	return list, err
@@ -259,7 +264,7 @@ func (v *view) Query(ctx context.Context, table string, q store.Query) (list []s
 		return nil, "", err
 	}
 	q.Build = ref.Build
-	compiled, err := v.core.Dialect.Rows.CompileQuery(ref.Physical, ref.Table, ref.Epoch, q)
+	compiled, err := v.core.Dialect.Rows.CompileQuery(ref.Physical, ref.Table, everyEpoch, q)
 	if err != nil {
 		return nil, "", err
 	}

@@ -163,4 +163,5 @@ var _ interface {
 	store.ReadModels
 	store.Undelivered
 	store.Operations
+	store.Rebuilds
 } = (*Core)(nil)

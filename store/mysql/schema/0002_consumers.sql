@@ -34,6 +34,9 @@ CREATE TABLE {{builds}} (
     PRIMARY KEY (id)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
+-- A rebuild replays a partition up to replay_through, and prunes it then: when
+-- pruned_epoch is the epoch of all, replay_through is 0 again. What is at or below
+-- effects_before was applied with its effects before the latest rebuild.
 CREATE TABLE {{checkpoints}} (
     build              bigint                NOT NULL,
     topic              varchar(255) {{text}} NOT NULL,
@@ -43,6 +46,8 @@ CREATE TABLE {{checkpoints}} (
     effects_through    bigint                NOT NULL DEFAULT 0,
     replay_through     bigint                NOT NULL DEFAULT 0,
     incomplete_through bigint                NOT NULL DEFAULT 0,
+    effects_before     bigint                NOT NULL DEFAULT 0,
+    pruned_epoch       bigint                NOT NULL DEFAULT 0,
     PRIMARY KEY (build, topic, `partition`)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
@@ -141,6 +146,17 @@ CREATE TABLE {{skipped}} (
     `partition` int                   NOT NULL,
     `key`       varchar(255) {{text}} NOT NULL,
     every_key   int                   NOT NULL,
+    PRIMARY KEY (build, topic, position, `partition`, `key`)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- Messages at or below effects_before whose effects were not had: they were
+-- undelivered when a rebuild began.
+CREATE TABLE {{effects_owed}} (
+    build       bigint                NOT NULL,
+    topic       varchar(255) {{text}} NOT NULL,
+    position    bigint                NOT NULL,
+    `partition` int                   NOT NULL,
+    `key`       varchar(255) {{text}} NOT NULL,
     PRIMARY KEY (build, topic, position, `partition`, `key`)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 

@@ -35,6 +35,9 @@ CREATE TABLE {{builds}} (
 
 CREATE INDEX {{builds_consumer}} ON {{builds}} (consumer_type, consumer_name);
 
+-- A rebuild replays a partition up to replay_through, and prunes it then: when
+-- pruned_epoch is the epoch of all, replay_through is 0 again. What is at or below
+-- effects_before was applied with its effects before the latest rebuild.
 CREATE TABLE {{checkpoints}} (
     build              INTEGER NOT NULL REFERENCES {{builds}} (id),
     topic              TEXT    NOT NULL,
@@ -44,6 +47,8 @@ CREATE TABLE {{checkpoints}} (
     effects_through    INTEGER NOT NULL DEFAULT 0,
     replay_through     INTEGER NOT NULL DEFAULT 0,
     incomplete_through INTEGER NOT NULL DEFAULT 0,
+    effects_before     INTEGER NOT NULL DEFAULT 0,
+    pruned_epoch       INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (build, topic, partition)
 ) STRICT, WITHOUT ROWID;
 
@@ -136,6 +141,17 @@ CREATE TABLE {{skipped}} (
     partition INTEGER NOT NULL,
     key       TEXT    NOT NULL,
     every_key INTEGER NOT NULL,
+    PRIMARY KEY (build, topic, position, partition, key)
+) STRICT, WITHOUT ROWID;
+
+-- Messages at or below effects_before whose effects were not had: they were
+-- undelivered when a rebuild began.
+CREATE TABLE {{effects_owed}} (
+    build     INTEGER NOT NULL,
+    topic     TEXT    NOT NULL,
+    position  INTEGER NOT NULL,
+    partition INTEGER NOT NULL,
+    key       TEXT    NOT NULL,
     PRIMARY KEY (build, topic, position, partition, key)
 ) STRICT, WITHOUT ROWID;
 

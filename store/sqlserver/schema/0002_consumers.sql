@@ -36,6 +36,9 @@ CREATE TABLE {{builds}} (
     PRIMARY KEY (id)
 );
 
+-- A rebuild replays a partition up to replay_through, and prunes it then: when
+-- pruned_epoch is the epoch of all, replay_through is 0 again. What is at or below
+-- effects_before was applied with its effects before the latest rebuild.
 CREATE TABLE {{checkpoints}} (
     build              bigint                 NOT NULL,
     topic              varchar(1020) {{text}} NOT NULL,
@@ -45,6 +48,8 @@ CREATE TABLE {{checkpoints}} (
     effects_through    bigint                 NOT NULL DEFAULT 0,
     replay_through     bigint                 NOT NULL DEFAULT 0,
     incomplete_through bigint                 NOT NULL DEFAULT 0,
+    effects_before     bigint                 NOT NULL DEFAULT 0,
+    pruned_epoch       bigint                 NOT NULL DEFAULT 0,
     PRIMARY KEY NONCLUSTERED (build, topic, [partition])
 );
 
@@ -147,6 +152,18 @@ CREATE TABLE {{skipped}} (
     [key]       varchar(1020) {{text}} NOT NULL,
     key_hash    binary(32)             NOT NULL,
     every_key   int                    NOT NULL,
+    PRIMARY KEY NONCLUSTERED (build, topic, position, [partition], key_hash)
+);
+
+-- Messages at or below effects_before whose effects were not had: they were
+-- undelivered when a rebuild began.
+CREATE TABLE {{effects_owed}} (
+    build       bigint                 NOT NULL,
+    topic       varchar(1020) {{text}} NOT NULL,
+    position    bigint                 NOT NULL,
+    [partition] int                    NOT NULL,
+    [key]       varchar(1020) {{text}} NOT NULL,
+    key_hash    binary(32)             NOT NULL,
     PRIMARY KEY NONCLUSTERED (build, topic, position, [partition], key_hash)
 );
 

@@ -18,6 +18,9 @@ FROM OPENJSON(@rows0) WITH (k nvarchar(510) '$.k', o int '$.o', p bigint '$.p', 
 DECLARE @g1 TABLE (k varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL);
 INSERT INTO @g1 (k)
 SELECT j.k FROM OPENJSON(@gone1) WITH (k nvarchar(510) '$') AS j;
+DECLARE @s1 TABLE (k varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL);
+INSERT INTO @s1 (k)
+SELECT j.k FROM OPENJSON(@stale1) WITH (k nvarchar(510) '$') AS j;
 DECLARE @w1 TABLE (k varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL, h varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL, r AS CAST(HASHBYTES('SHA2_256', CAST(k AS VARBINARY(1020)) + 0x00 + CAST(h AS VARBINARY(1020))) AS BINARY(32)), o int NOT NULL, p bigint NULL, u bigint NULL, v0 BIGINT NULL);
 INSERT INTO @w1 (k, h, o, p, u, v0)
 SELECT j.k, j.h, j.o, j.p, j.u, j.v0
@@ -29,6 +32,9 @@ FROM OPENJSON(@rows2) WITH (k nvarchar(510) '$.k', o int '$.o', p bigint '$.p', 
 DECLARE @g3 TABLE (k varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL);
 INSERT INTO @g3 (k)
 SELECT j.k FROM OPENJSON(@gone3) WITH (k nvarchar(510) '$') AS j;
+DECLARE @s3 TABLE (k varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL);
+INSERT INTO @s3 (k)
+SELECT j.k FROM OPENJSON(@stale3) WITH (k nvarchar(510) '$') AS j;
 BEGIN TRANSACTION;
 UPDATE o SET o.generation = o.generation
 FROM @leases AS l INNER LOOP JOIN [ph_ownership] AS o WITH (ROWLOCK) ON o.build = @build AND o.[partition] = l.[partition]
@@ -40,10 +46,12 @@ END;
 DELETE t FROM @w0 AS w INNER LOOP JOIN [every__b7] AS t ON t.[key] = w.k WHERE w.o IN (0);
 DELETE t FROM @w0 AS w INNER LOOP JOIN [lines__b7] AS t ON t.[key] = w.k WHERE w.o = 0;
 DELETE t FROM @g1 AS w INNER LOOP JOIN [lines__b7] AS t ON t.[key] = w.k;
+DELETE t FROM @s1 AS w INNER LOOP JOIN [lines__b7] AS t ON t.[key] = w.k WHERE t.[ph_epoch] < @epoch;
 DELETE t FROM @w1 AS w INNER LOOP JOIN [lines__b7] AS t ON t.[ph_row] = w.r WHERE w.o IN (0);
 DELETE t FROM @w2 AS w INNER LOOP JOIN [users__b7] AS t ON t.[key] = w.k WHERE w.o IN (0, 1);
 DELETE t FROM @w2 AS w INNER LOOP JOIN [notes__b7] AS t ON t.[key] = w.k WHERE w.o = 0;
 DELETE t FROM @g3 AS w INNER LOOP JOIN [notes__b7] AS t ON t.[key] = w.k;
+DELETE t FROM @s3 AS w INNER LOOP JOIN [notes__b7] AS t ON t.[key] = w.k WHERE t.[ph_epoch] < @epoch;
 UPDATE t SET t.[t] = w.v0, t.[short] = w.v1, t.[i] = w.v2, t.[d] = w.v3, t.[f] = w.v4, t.[b] = w.v5, t.[day] = w.v6, t.[clock] = w.v7, t.[at] = w.v8, t.[id] = w.v9, t.[raw] = w.v10, t.[doc] = w.v11, t.[ph_position] = w.p, t.[ph_updated_us] = w.u, t.[ph_epoch] = @epoch
 FROM @w0 AS w INNER LOOP JOIN [every__b7] AS t ON t.[key] = w.k WHERE w.o = 1;
 INSERT INTO [every__b7] ([key], [t], [short], [i], [d], [f], [b], [day], [clock], [at], [id], [raw], [doc], [ph_position], [ph_updated_us], [ph_epoch])

@@ -113,7 +113,8 @@ SET XACT_ABORT ON;
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 DECLARE @now bigint = DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME());
 BEGIN TRANSACTION;
-UPDATE [ph_consumers] SET state = 'running', halt = NULL, state_since_us = @now
+UPDATE [ph_consumers] SET state = CASE WHEN EXISTS (SELECT 1 FROM [ph_checkpoints] k WHERE k.build = [ph_consumers].live_build AND (k.pruned_epoch < k.epoch OR k.replay_through > 0))
+ THEN 'rebuilding' ELSE 'running' END, halt = NULL, state_since_us = @now
 WHERE type = CAST(@type COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND name = CAST(@name COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND state = 'halted';
 SELECT @@ROWCOUNT;
 COMMIT TRANSACTION;

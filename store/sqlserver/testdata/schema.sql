@@ -135,6 +135,9 @@ CREATE TABLE [ph_builds] (
     PRIMARY KEY (id)
 );
 
+-- A rebuild replays a partition up to replay_through, and prunes it then: when
+-- pruned_epoch is the epoch of all, replay_through is 0 again. What is at or below
+-- effects_before was applied with its effects before the latest rebuild.
 CREATE TABLE [ph_checkpoints] (
     build              bigint                 NOT NULL,
     topic              varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
@@ -144,6 +147,8 @@ CREATE TABLE [ph_checkpoints] (
     effects_through    bigint                 NOT NULL DEFAULT 0,
     replay_through     bigint                 NOT NULL DEFAULT 0,
     incomplete_through bigint                 NOT NULL DEFAULT 0,
+    effects_before     bigint                 NOT NULL DEFAULT 0,
+    pruned_epoch       bigint                 NOT NULL DEFAULT 0,
     PRIMARY KEY NONCLUSTERED (build, topic, [partition])
 );
 
@@ -249,6 +254,18 @@ CREATE TABLE [ph_skipped] (
     PRIMARY KEY NONCLUSTERED (build, topic, position, [partition], key_hash)
 );
 
+-- Messages at or below effects_before whose effects were not had: they were
+-- undelivered when a rebuild began.
+CREATE TABLE [ph_effects_owed] (
+    build       bigint                 NOT NULL,
+    topic       varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    position    bigint                 NOT NULL,
+    [partition] int                    NOT NULL,
+    [key]       varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    key_hash    binary(32)             NOT NULL,
+    PRIMARY KEY NONCLUSTERED (build, topic, position, [partition], key_hash)
+);
+
 -- What was done to consumers, kept for good, also of those that were dropped.
 CREATE TABLE [ph_consumer_history] (
     id            bigint                 NOT NULL IDENTITY(1,1),
@@ -268,7 +285,7 @@ CREATE TABLE [ph_consumer_history] (
 
 CREATE INDEX [ph_consumer_history_consumer] ON [ph_consumer_history] (consumer_type, consumer_name);
 
-INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (2, 'consumers', 'e7c546dc013824370d4c0e1184b39e98e515638019d425a8531120e54c841af2', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
+INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (2, 'consumers', 'a915b74a9874c5d168a086e22404017c0023a64fd865172879c0e7b5848e7803', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
 
 -- The number of partitions is fixed for ever.
 INSERT INTO [ph_partition_metadata] (id, partitions, hash, key_encoding, position_mode) VALUES (1, 256, 'fnv1a64-fmix64', 1, 'counter');

@@ -111,7 +111,7 @@ func declare(t require.TestingT, name string, tables ...string) store.Declaratio
 
 // hostTables are the names of the host's tables without prefix.
 var hostTables = []string{"schema_migrations", "partition_metadata", "counters", "topics", "events", "snapshots",
-	"consumers", "builds", "checkpoints", "ownership", "instances", "members", "read_model_tables", "undelivered", "skipped", "consumer_history"}
+	"consumers", "builds", "checkpoints", "ownership", "instances", "members", "read_model_tables", "undelivered", "skipped", "effects_owed", "consumer_history"}
 
 // catalogue describes the host's tables.
 func (d *db) catalogue(h host) map[string]readmodel.ActualTable {
