@@ -45,6 +45,7 @@ type consumer struct {
 	// knows of its state is true.
 	settled bool
 	knownAt time.Time
+	epoch   int64 // of the latest session
 
 	waiters atomic.Int32
 
@@ -57,6 +58,7 @@ type consumer struct {
 	retryingSince time.Time // of the first of them
 	stored        store.Consumer
 	stuck         []int         // partitions that do not move though messages wait
+	pulse         pulse         // of a rebuild
 	fenced        uint64        // times a lease was found lost
 	at            []*session    // by partition: the latest session of one that is held
 	moved         chan struct{} // closed when something was applied or the state changed

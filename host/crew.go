@@ -28,6 +28,8 @@ type crew struct {
 	report   func(error) // of those
 	rest     time.Time   // nothing is taken or begun before
 	stall    stall
+	pruning  *pruning  // nil: none is under way
+	prune    time.Time // none begins before
 }
 
 // groupsMax is how many sessions a consumer has at most: each has guests of its
@@ -50,6 +52,10 @@ func (c *consumer) run(ctx, stop context.Context) {
 		changed := c.share.Changed()
 		w.turn(ctx, stop)
 		w.wait(stop, changed)
+	}
+	if w.pruning != nil {
+		w.pruning.stop()
+		<-w.pruning.done
 	}
 	// Others take what each session gives back: a slow consumer holds up its own
 	// partitions only.
@@ -92,8 +98,12 @@ func (w *crew) wait(stop context.Context, changed <-chan struct{}) {
 	switch rest := time.Until(w.rest); {
 	case rest > 0:
 		next = min(next, rest)
-	case len(w.sessions) > 1:
+	case len(w.sessions) > 1 || len(w.sessions) == 1 && w.sessions[0].replay.until != nil:
 		next = min(next, w.c.host.cfg.Poll)
+	}
+	var pruned <-chan struct{}
+	if w.pruning != nil {
+		pruned = w.pruning.done
 	}
 	timer := time.NewTimer(next)
 	defer timer.Stop()
@@ -101,6 +111,8 @@ func (w *crew) wait(stop context.Context, changed <-chan struct{}) {
 	case <-changed:
 	case s := <-w.ends:
 		w.ended(stop, s)
+	case <-pruned:
+		w.pruneEnded()
 	case <-timer.C:
 	case <-stop.Done():
 	}
@@ -126,6 +138,9 @@ func (w *crew) turn(ctx, stop context.Context) {
 	if !stopped && time.Until(w.rest) <= 0 {
 		w.take(stop, orders.Take)
 		w.begin(ctx, stop)
+	}
+	if !stopped {
+		w.rebuild(stop, orders)
 	}
 	if !stopped && len(orders.Take) == 0 && len(orders.Drop) == 0 {
 		w.join()
@@ -352,6 +367,8 @@ func (w *crew) tell(known bool) {
 	case c.isStopped():
 	case !w.stall.returnAt.IsZero():
 		c.setState(StateWithdrawn, w.stall.why, nil)
+	case len(w.sessions) > 0 && w.sessions[0].replay.until != nil:
+		c.setState(StateRebuilding, "", nil)
 	case len(w.sessions) > 0:
 		c.setState(StateRunning, "", nil)
 	case len(w.idle) == 0 && known:

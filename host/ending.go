@@ -18,6 +18,7 @@ var (
 	errHalted    = errors.New("the consumer is halted")
 	errMoved     = errors.New("partitions of the session are due to another host")
 	errJoined    = errors.New("the session goes on as one with another")
+	errRebuilt   = errors.New("the rebuild has ended: the session goes on without a bound")
 	errLeaseLost = errors.New("a lease of the session was lost: its partitions are claimed anew")
 	errOrphan    = errors.New("the host's instance was removed: its partitions are claimed anew")
 	errTooLong   = errors.New("the batches in hand took too long to commit")

@@ -71,7 +71,9 @@ func (h *Host) Status(ctx context.Context) (Status, error) {
 	view := h.view()
 	for _, c := range h.consumers {
 		placed, told := c.placed(), map[string][]store.Standing(nil)
-		if len(placed) == 0 || slices.Contains(placed, nil) {
+		// Of a consumer that was ever rebuilt the store tells more.
+		rebuilt := slices.ContainsFunc(known, func(k store.Consumer) bool { return k.ID == c.id && k.Epoch > 0 })
+		if len(placed) == 0 || rebuilt || slices.Contains(placed, nil) {
 			if told, err = h.standings(ctx, c.id); err != nil {
 				return Status{}, err
 			}
@@ -193,6 +195,20 @@ func (c *consumer) status(ends map[string]int64, view partition.View, placed []*
 			}
 		}
 	}
+	s.Rebuild = rebuilding(told, func(topic string, p int) int64 {
+		if t := slices.Index(c.topics, topic); t >= 0 && p < len(placed) && placed[p] != nil {
+			return placed[p].applied(t, p)
+		}
+		return 0
+	})
+	if s.Rebuild != nil {
+		c.mu.Lock()
+		s.Rebuild.Rate = c.pulse.beat(s.Epoch, s.Rebuild.Remaining)
+		c.mu.Unlock()
+	}
+	if through, topic := keptRows(told); through > 0 && s.Epoch > 0 {
+		s.Alarms = append(s.Alarms, fmt.Sprintf("history of %s up to %d was missing when the rows were made anew: rows that were not made again are kept", topic, through))
+	}
 	if s.Held = c.held.Count(); s.Held > c.held.Max/2 {
 		s.Alarms = append(s.Alarms, fmt.Sprintf("%d undelivered messages are kept for this host's partitions; at %d ([delivery] max_undelivered) the consumer halts", s.Held, c.held.Max))
 	}
@@ -250,6 +266,7 @@ func stranger(k store.Consumer, ends map[string]int64, told map[string][]store.S
 		s.Lag += at.lag()
 		s.Topics = append(s.Topics, at)
 	}
+	s.Rebuild = rebuilding(told, func(string, int) int64 { return 0 })
 	return s
 }
 
@@ -370,7 +387,7 @@ func (h *Host) sample() metrics.Sample {
 		m := metrics.Consumer{
 			Name: c.id.String(), State: st.State, Lag: st.Lag, Owned: st.Owned,
 			Orphans: len(st.Orphans), Unowned: len(st.Unowned), Stuck: len(st.Stuck), Fenced: st.Fenced,
-			Held: st.Held, HeldMax: c.held.Max,
+			Held: st.Held, HeldMax: c.held.Max, ReplayLag: replayLag(placed),
 		}
 		if counts != nil {
 			m.Undelivered = make(map[string]int64)

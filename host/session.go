@@ -30,7 +30,8 @@ type session struct {
 	initial     [][]int64       // by topic, by partition: the checkpoint
 	lane        []int           // by partition, all N: its place in lanes, or reader.NoLane
 	lanes       []*lane.Lane
-	heads       []store.Head         // of its partitions, when it was opened
+	heads       []store.Head // of its partitions, when it was opened
+	replay      replay
 	everyKey    []map[int64]struct{} // by topic: messages that are passed over
 
 	reporters []*reporter // guarded by the consumer's lock
@@ -60,6 +61,7 @@ func (c *consumer) open(ctx context.Context, partitions []int) (*session, error)
 		}
 		s.leases[p] = lease
 	}
+	s.replay.asked = time.Now()
 	// Read under the leases: nobody else moves them any more.
 	checkpoints, err := h.deps.Store.Checkpoints(ctx, c.stored.Build)
 	if err != nil {
@@ -69,7 +71,7 @@ func (c *consumer) open(ctx context.Context, partitions []int) (*session, error)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", c.id, err)
 	}
-	if stored.State != store.StateRunning {
+	if stored.State != store.StateRunning && stored.State != store.StateRebuilding {
 		// A halt that is not recorded yet says more than what is.
 		if !c.isStopped() {
 			c.knownAt = time.Now()
@@ -85,6 +87,9 @@ func (c *consumer) open(ctx context.Context, partitions []int) (*session, error)
 		}
 	}
 	s.startAt(checkpoints)
+	if err := s.readReplay(ctx, &stored, checkpoints); err != nil {
+		return nil, err
+	}
 	if s.heads, err = h.deps.Store.Heads(ctx, c.stored.Build, s.partitions); err != nil {
 		return nil, fmt.Errorf("read the undelivered messages of %s: %w", c.id, err)
 	}
@@ -96,12 +101,13 @@ func (c *consumer) open(ctx context.Context, partitions []int) (*session, error)
 		Consumer: c.id, Declared: c.declared, Index: c.index,
 		Build: c.stored.Build, Epoch: stored.Epoch,
 		InstanceID: s.instance, Incarnation: s.incarnation, Digest: c.plugin.Module.Digest(),
-		Topics: c.topics, Tables: c.stored.Tables, Empty: empty,
+		Topics: c.topics, Tables: s.replay.tables, Empty: empty,
 		Start: s.start, Checkpoints: s.initial, Fence: -1,
 		Batch: h.cfg.Batch, BatchMax: h.cfg.BatchMax, BatchRows: h.cfg.BatchRows, BatchBytes: h.cfg.BatchBytes, BatchAge: h.cfg.BatchAge,
 		CallMessages: h.cfg.CallMessages, CallBytes: h.cfg.CallBytes,
 		IdleSave: h.cfg.IdleSave, Retry: h.policy(),
 		Free: c.free, Delivery: c.delivery, Held: c.held, Skips: skips,
+		Until: s.replay.until, KeepOld: s.replay.incomplete, Replayed: s.replay.replayed,
 	})
 	return s, nil
 }
@@ -331,6 +337,12 @@ func (s *session) feed(ctx context.Context, t int) (err error) {
 	cfg := reader.FeedConfig{
 		Topic: t, Consumer: c.declared, Lanes: len(s.lanes), Lane: s.lane,
 		Start: s.initial[t], Skips: s.everyKey[t], Incarnation: s.incarnation,
+	}
+	if s.replay.replayed != nil {
+		cfg.Replayed = s.replay.replayed[t]
+	}
+	if s.replay.until != nil {
+		cfg.Bounded, cfg.Until = true, s.replay.until[t]
 	}
 	if slices.ContainsFunc(c.declared.Inputs, func(in abi.Input) bool {
 		return in.Topic == c.topics[t] && in.Key.Kind == abi.KeyFunction

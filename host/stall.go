@@ -94,9 +94,9 @@ func (w *crew) stalled() bool {
 			at := place{session.group, i}
 			p, known := before[at]
 			steps, applied, waiting := l.Stats().Steps, int64(0), false
-			for t, topic := range w.c.topics {
+			for t := range w.c.topics {
 				applied += l.Applied(t)
-				waiting = waiting || l.Applied(t) < w.c.host.sources[topic].End()
+				waiting = waiting || l.Applied(t) < session.topicEnd(t)
 			}
 			waiting = waiting && !l.Stats().Blocked // that is a message's trouble, on any host
 			rose := known && applied > p.applied

@@ -21,6 +21,7 @@ type Status struct {
 const (
 	StateStarting   = "starting"
 	StateRunning    = "running"
+	StateRebuilding = "rebuilding"          // its rows are made anew
 	StateWaiting    = "waiting"             // other hosts have the partitions; Reason says which
 	StateWithdrawn  = "withdrawn"           // others are to run it, Reason says why; this host tries again later
 	StatePending    = "declaration_pending" // the stored declaration differs; Reason says how
@@ -51,9 +52,10 @@ type ConsumerStatus struct {
 	Fenced       uint64 // times a lease was found lost
 	Topics       []ConsumerTopic
 	Lanes        []LaneStatus
-	Held         int64    // undelivered messages of this host's partitions, but for earlier dead letters
-	NextRetryUS  int64    // when this host tries the next of them again; 0: never
-	Alarms       []string // what will halt the consumer if nobody minds it
+	Rebuild      *RebuildStatus // nil: none is under way
+	Held         int64          // undelivered messages of this host's partitions, but for earlier dead letters
+	NextRetryUS  int64          // when this host tries the next of them again; 0: never
+	Alarms       []string       // what will halt the consumer if nobody minds it
 }
 
 // ConsumerTopic is how far a consumer is in one topic, on all hosts. Applied is

@@ -60,7 +60,7 @@ func (s *session) nearest(p int) int {
 func (s *session) untoldBatch(e *reader.UnresolvedError, skip bool, halt *store.Halt) *store.Batch {
 	p := halt.Partition
 	b := &store.Batch{
-		Consumer: s.c.id, Build: s.c.stored.Build, Epoch: s.c.stored.Epoch, InstanceID: s.instance, Incarnation: s.incarnation,
+		Consumer: s.c.id, Build: s.c.stored.Build, Epoch: s.replay.epoch, InstanceID: s.instance, Incarnation: s.incarnation,
 		Leases: []store.Lease{s.leases[p]},
 	}
 	record := store.Record{

@@ -138,8 +138,8 @@ func TestUsage(t *testing.T) {
 	}{
 		{[]string{"frobnicate"}, `unknown command "frobnicate"; see: projhost --help`},
 		{[]string{"--frobnicate"}, `unknown flag: --frobnicate; see: projhost --help`},
-		{[]string{"consumers"}, `projhost consumers needs one of drop, history, list, pause, reset, resume, show`},
-		{[]string{"consumers", "stop", "x"}, `unknown command "stop"; projhost consumers has drop, history, list, pause, reset, resume, show`},
+		{[]string{"consumers"}, `projhost consumers needs one of drop, history, list, pause, rebuild, reset, resume, show`},
+		{[]string{"consumers", "stop", "x"}, `unknown command "stop"; projhost consumers has drop, history, list, pause, rebuild, reset, resume, show`},
 		{[]string{"consumers", "pause"}, `projhost consumers pause needs NAME; see: projhost consumers pause --help`},
 		{[]string{"consumers", "resume", "x", "--past-poison", "0"}, `--past-poison is the id of an undelivered message, not 0`},
 		{[]string{"consumers", "reset", "x"}, `--from is missing: a position, behind which to go on, or "now"`},

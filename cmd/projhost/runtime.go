@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"math"
 
 	"github.com/projhost/projhost/host"
 	"github.com/projhost/projhost/host/api"
@@ -88,6 +89,10 @@ func consumerOf(c *host.ConsumerStatus) api.Consumer {
 		Topics: []api.ConsumerTopic{}, Partitions: c.Owned, Orphans: c.Orphans, Unowned: c.Unowned, Stuck: c.Stuck, Fenced: c.Fenced,
 	}
 	out.Held, out.NextRetryAt, out.Alarms = c.Held, timeOf(c.NextRetryUS), c.Alarms
+	if r := c.Rebuild; r != nil {
+		out.Rebuild = &api.Rebuild{Mode: store.RebuildInPlace, Total: r.Total, Done: r.Total - r.Remaining, Remaining: r.Remaining,
+			Rate: math.Round(r.Rate*10) / 10, Pruned: r.Pruned, Partitions: r.Partitions, HistoryMissing: r.HistoryMissing}
+	}
 	if c.Halt != nil {
 		out.HaltReason = &c.Halt.Reason
 	}

@@ -231,7 +231,7 @@ func (c *cli) consumersCommand() *cobra.Command {
 			c.printConsumer(&k)
 			return c.printHeld(cmd.Context(), cl, &k)
 		},
-	}, c.pauseCommand(), c.resumeCommand(), c.resetCommand(), c.dropCommand(), c.historyCommand())
+	}, c.pauseCommand(), c.resumeCommand(), c.rebuildCommand(), c.resetCommand(), c.dropCommand(), c.historyCommand())
 	return cmd
 }
 
@@ -277,6 +277,7 @@ func (c *cli) printConsumer(k *api.Consumer) {
 	})
 	t.Render()
 	printTrouble(c.stdout, k)
+	c.printRebuild(k.Rebuild)
 	for _, topic := range k.Topics {
 		fmt.Fprintf(c.stdout, "\ntopic %s: end %d, applied %d\n", topic.Topic, topic.End, topic.Applied)
 		if len(topic.Checkpoints) == 0 {

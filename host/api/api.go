@@ -38,6 +38,7 @@ type Store interface {
 	store.Topics
 	store.ReadModels
 	store.Operations
+	RebuildInPlace(ctx context.Context, id store.ConsumerID, r store.Rebuild) error
 	Consumer(ctx context.Context, id store.ConsumerID) (store.Consumer, error)
 	CountUndelivered(ctx context.Context) (map[store.ConsumerID]map[store.UndeliveredStatus]int64, error)
 	ListUndelivered(ctx context.Context, q store.UndeliveredQuery) ([]store.UndeliveredMessage, error)
@@ -207,6 +208,7 @@ func (s *Server) routes() {
 	s.handle("GET /v1/consumers", roleRead, s.listConsumers)
 	s.handle("GET /v1/consumers/{type}/{name}", roleRead, s.getConsumer)
 	s.handle("DELETE /v1/consumers/{type}/{name}", roleOperate, s.drop)
+	s.handle("POST /v1/consumers/{type}/{name}/rebuild", roleOperate, s.rebuild)
 	s.handle("POST /v1/consumers/{type}/{name}/pause", roleOperate, s.pause)
 	s.handle("POST /v1/consumers/{type}/{name}/resume", roleOperate, s.resume)
 	s.handle("POST /v1/consumers/{type}/{name}/reset", roleOperate, s.reset)

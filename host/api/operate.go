@@ -61,7 +61,8 @@ func ActorRune(c rune) bool {
 type Acted struct {
 	Type     string `json:"type"`
 	Name     string `json:"name"`
-	State    string `json:"state,omitempty"`    // after pause and resume
+	State    string `json:"state,omitempty"`    // after pause, resume and rebuild
+	Mode     string `json:"mode,omitempty"`     // of a rebuild
 	Topic    string `json:"topic,omitempty"`    // of reset
 	Position *int64 `json:"position,omitempty"` // of reset: what follows it is applied
 	Dropped  bool   `json:"dropped,omitempty"`
@@ -170,9 +171,46 @@ func wayOut(e *store.StateError) string {
 		}
 		return "see its halt, mend that and resume it first"
 	case store.StateRebuilding:
+		if e.Action == store.ActionResume {
+			return "there is nothing to resume"
+		}
 		return "wait until it is rebuilt"
 	}
 	return "wait until that has ended"
+}
+
+// rebuild is POST /v1/consumers/{type}/{name}/rebuild.
+func (s *Server) rebuild(w http.ResponseWriter, r *http.Request) error {
+	if err := paramsOf(r).done(); err != nil {
+		return err
+	}
+	return s.operate(w, r, store.ActionRebuild, func(ctx context.Context, a *action) (any, []any, error) {
+		mode := defaultMode
+		if len(a.body) > 0 {
+			if err := decode(a.body, func(d *bodyDecoder) error { return d.rebuild(&mode) }); err != nil {
+				return nil, nil, err
+			}
+		}
+		if mode != store.RebuildInPlace {
+			return nil, nil, badRequest("%v", &store.UnknownModeError{Mode: mode})
+		}
+		return Acted{Type: a.id.Type, Name: a.id.Name, State: string(store.StateRebuilding), Mode: mode}, []any{"mode", mode},
+			s.deps.Store.RebuildInPlace(ctx, a.id, store.Rebuild{Actor: a.actor})
+	})
+}
+
+// defaultMode is that of a rebuild that names none.
+const defaultMode = store.RebuildShadow
+
+func (d *bodyDecoder) rebuild(mode *string) error {
+	_, err := d.object(func(name string) (err error) {
+		if name != "mode" {
+			return badRequest("unknown member %q; the only member is mode", name)
+		}
+		*mode, err = value(d, identifier)
+		return err
+	})
+	return err
 }
 
 // empty takes no body, or an object without members.

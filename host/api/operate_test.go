@@ -54,6 +54,10 @@ func (o *operators) Resume(_ context.Context, id store.ConsumerID, pastPoison in
 	return o.note("resume %s past %d by %s", id, pastPoison, actor)
 }
 
+func (o *operators) RebuildInPlace(_ context.Context, id store.ConsumerID, r store.Rebuild) error {
+	return o.note("rebuild %s by %s", id, r.Actor)
+}
+
 func (o *operators) Reset(_ context.Context, id store.ConsumerID, topic string, position int64, actor string) error {
 	return o.note("reset %s of %s to %d by %s", topic, id, position, actor)
 }
@@ -179,6 +183,7 @@ func TestActionsOnConsumers(t *testing.T) {
 		{"POST", thingsPath + "/resume", ``, "resume projection/things past 0 by http", `{"type":"projection","name":"things","state":"running"}`},
 		{"POST", thingsPath + "/resume", `{}`, "resume projection/things past 0 by http", `{"type":"projection","name":"things","state":"running"}`},
 		{"POST", thingsPath + "/resume", `{"past_poison":7}`, "resume projection/things past 7 by http", `{"type":"projection","name":"things","state":"running"}`},
+		{"POST", thingsPath + "/rebuild", `{"mode":"in-place"}`, "rebuild projection/things by http", `{"type":"projection","name":"things","state":"rebuilding","mode":"in-place"}`},
 		{"POST", thingsPath + "/reset", `{"from":2}`, "reset events of projection/things to 2 by http", `{"type":"projection","name":"things","topic":"events","position":2}`},
 		{"POST", thingsPath + "/reset", `{"topic":"events","from":"now"}`, "reset events of projection/things to 3 by http", `{"type":"projection","name":"things","topic":"events","position":3}`},
 		{"POST", "/v1/consumers/saga/two/reset", `{"topic":"capture","from":0}`, "reset capture of saga/two to 0 by http", `{"type":"saga","name":"two","topic":"capture","position":0}`},
@@ -191,7 +196,7 @@ func TestActionsOnConsumers(t *testing.T) {
 	}
 	r.runtime.mu.Lock()
 	defer r.runtime.mu.Unlock()
-	require.Equal(t, 9, r.runtime.looks, "the host is told to look at what was done")
+	require.Equal(t, 10, r.runtime.looks, "the host is told to look at what was done")
 }
 
 // What is not asked for by name is refused, and nothing is done.
@@ -207,6 +212,10 @@ func TestActionsAreStrict(t *testing.T) {
 		{"POST", thingsPath + "/resume", `{"past_poison":"7"}`, `member "past_poison" must be a whole number`},
 		{"POST", thingsPath + "/resume", `{"past_poison":1,"past_poison":2}`, `member "past_poison" is given twice`},
 		{"POST", thingsPath + "/resume", `{"past_poison":7}]`, `malformed JSON at byte 17`},
+		{"POST", thingsPath + "/rebuild", ``, `this version has no rebuild of mode "shadow": give "in-place"`},
+		{"POST", thingsPath + "/rebuild", `{"mode":"quick"}`, `this version has no rebuild of mode "quick": give "in-place"`},
+		{"POST", thingsPath + "/rebuild", `{"from":0}`, `unknown member "from"; the only member is mode`},
+		{"POST", thingsPath + "/rebuild?mode=in-place", ``, `unknown parameter "mode"`},
 		{"POST", thingsPath + "/reset", ``, `malformed JSON at byte 0`},
 		{"POST", thingsPath + "/reset", `{}`, `member "from" is missing`},
 		{"POST", thingsPath + "/reset", `{"from":"end"}`, `member "from" must be the position behind which to go on, or "now"`},
@@ -287,7 +296,7 @@ func TestRefusedActions(t *testing.T) {
 // is at work.
 func TestActors(t *testing.T) {
 	r := newOperated(t, Config{Tokens: []Token{tokenOf("r", "viewer", "read", "append", "admin"), tokenOf("o", "ops", "operate"), tokenOf("l", strings.Repeat("ö", 200), "operate")}})
-	for _, path := range []string{"/pause", "/resume", "/reset", "/undelivered/retry", "/undelivered/delete", "/undelivered/1/retry"} {
+	for _, path := range []string{"/pause", "/resume", "/rebuild", "/reset", "/undelivered/retry", "/undelivered/delete", "/undelivered/1/retry"} {
 		r.token = ""
 		r.do("POST", thingsPath+path, `{}`).want(t, 401, CodeUnauthorized, "token")
 		r.token = "r"

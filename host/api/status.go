@@ -87,11 +87,26 @@ type Consumer struct {
 	Undelivered map[string]int64 `json:"undelivered"`
 	Topics      []ConsumerTopic  `json:"topics"`
 	Lanes       []Lane           `json:"lanes,omitempty"`
+	Rebuild     *Rebuild         `json:"rebuild,omitempty"` // under way
 	// Held are those of them that this host keeps, NextRetryAt is when it tries the
 	// next one again, Alarms what halts the consumer if nobody minds it.
 	Held        int64    `json:"held,omitempty"`
 	NextRetryAt string   `json:"next_retry_at,omitempty"`
 	Alarms      []string `json:"alarms,omitempty"`
+}
+
+// Rebuild is how far a rebuild in place is, on all hosts. Total and remaining are
+// positions of all topics, at most as many messages; rate is how many of them a
+// second are applied, 0 where that is not known yet.
+type Rebuild struct {
+	Mode           string  `json:"mode"`
+	Total          int64   `json:"total"`
+	Done           int64   `json:"done"`
+	Remaining      int64   `json:"remaining"`
+	Rate           float64 `json:"rate"`
+	Pruned         int     `json:"pruned"` // partitions that have nothing left of before
+	Partitions     int     `json:"partitions"`
+	HistoryMissing bool    `json:"history_missing,omitempty"` // so nothing is pruned
 }
 
 // Halt is why and where a consumer stopped, its time as the API writes times.

@@ -33,6 +33,7 @@ func (l *Lane) seal() {
 		w.DeleteChildrenOf = w.DeleteChildrenOf[:0]
 		clear(w.Writes)
 		w.Writes = w.Writes[:0]
+		w.PruneKeys = w.PruneKeys[:0]
 	}
 	l.rows.seal(func(n *row) {
 		w := &l.outTables[n.table.ref.Table.Index]
@@ -43,6 +44,9 @@ func (l *Lane) seal() {
 	}, func(f *family) {
 		w := &l.outTables[f.table.ref.Table.Index]
 		w.DeleteChildrenOf = append(w.DeleteChildrenOf, f.key)
+	}, func(t *table, key string) {
+		w := &l.outTables[t.ref.Table.Index]
+		w.PruneKeys = append(w.PruneKeys, key)
 	})
 	b := &l.out
 	*b = store.Batch{
@@ -52,10 +56,12 @@ func (l *Lane) seal() {
 	}
 	for i := range l.outTables {
 		w := &l.outTables[i]
-		if len(w.Writes) == 0 && len(w.DeleteChildrenOf) == 0 {
+		if len(w.Writes) == 0 && len(w.DeleteChildrenOf) == 0 && len(w.PruneKeys) == 0 {
 			continue
 		}
 		slices.Sort(w.DeleteChildrenOf)
+		slices.Sort(w.PruneKeys)
+		w.PruneKeys = slices.Compact(w.PruneKeys)
 		b.Tables = append(b.Tables, *w)
 	}
 	l.sealOutcomes(b)

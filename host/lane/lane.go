@@ -86,6 +86,13 @@ type Config struct {
 	IdleSave     time.Duration
 	Retry        retry.Policy
 
+	// Until is where each topic ends for the lane, nil for a lane that goes on for
+	// ever. Rows of an older epoch are gone where it has come that far, unless
+	// KeepOld; a key that is held keeps its own until it is let go.
+	Until    []int64
+	KeepOld  bool
+	Replayed []reader.Replayed // by topic; nil: nothing is
+
 	// Free: the consumer has a free table, so all keys are one scope.
 	Free     bool
 	Delivery Delivery
@@ -201,7 +208,7 @@ func New(cfg Config, deps Deps) *Lane {
 	l := &Lane{
 		cfg: cfg, deps: deps,
 		queue:     NewQueue(cfg.QueueBytes),
-		rows:      newRows(cfg.Tables, cfg.Empty, cfg.CacheBytes),
+		rows:      newRows(cfg.Tables, cfg.Empty, cfg.CacheBytes, cfg.Epoch > 0),
 		loop:      cfg.Retry.NewLoop(deps.Observer.Reporter()),
 		accepted:  append([]int64(nil), cfg.Start...),
 		ends:      make([]int64, topics),
@@ -368,6 +375,9 @@ func (l *Lane) run(ctx context.Context) error {
 			}
 			if l.over {
 				l.batch.idle = true
+			}
+			if l.replayed() && l.idleLeft() {
+				l.idleDue = true // who waits for it looks at the checkpoints
 			}
 			if l.ripe(true) || l.idleDue && l.idleLeft() || l.batch.idle {
 				l.submit()
@@ -543,6 +553,19 @@ func (l *Lane) ripe(waiting bool) bool {
 		return time.Since(l.batch.began) >= l.cfg.BatchAge
 	}
 	return waiting || l.batch.messages >= worthwhile
+}
+
+// replayed tells whether a lane that is not to go on for ever is at its end.
+func (l *Lane) replayed() bool {
+	if l.cfg.Until == nil {
+		return false
+	}
+	for t, until := range l.cfg.Until {
+		if l.through[t] < until {
+			return false
+		}
+	}
+	return true
 }
 
 // behind tells whether the topic had more than what was handed out so far.

@@ -40,7 +40,19 @@ type rows struct {
 
 	undo []undo // of the entry being applied
 
+	// rebuilt: there may be rows of an older epoch, which nobody sees here. Those of
+	// stale are to be removed in the batch being built.
+	rebuilt bool
+	stale   []staleKey
+	staleAt int // what was there when the entry began
+
 	recent row // ring of the rows that may be dropped, latest first
+}
+
+// staleKey is a key whose rows of an older epoch in a table are to be removed.
+type staleKey struct {
+	table *table
+	key   string
 }
 
 // table is one declared table of the consumer. Rows of a child table are kept
@@ -117,8 +129,8 @@ func (n *row) known() bool { return n.exists != readmodel.Unknown || n.changedIn
 
 // newRows makes the cache of some tables. empty tells which of them have no
 // rows; it may be nil.
-func newRows(refs []store.TableRef, empty []bool, bytesMax int) *rows {
-	r := &rows{bytesMax: bytesMax, building: 1}
+func newRows(refs []store.TableRef, empty []bool, bytesMax int, rebuilt bool) *rows {
+	r := &rows{bytesMax: bytesMax, building: 1, rebuilt: rebuilt}
 	r.recent.prev, r.recent.next = &r.recent, &r.recent
 	for i, ref := range refs {
 		t := &table{ref: ref, complete: i < len(empty) && empty[i], isChild: ref.Table.Parent != nil, free: ref.Table.Free}
@@ -266,10 +278,28 @@ func (r *rows) empty(t *table, key string, pos, us int64) {
 func (r *rows) begin() {
 	clear(r.undo)
 	r.undo = r.undo[:0]
+	r.staleAt = len(r.stale)
+}
+
+// displace has the rows of an older epoch that a key has in a table removed before
+// the batch in hand is written.
+func (r *rows) displace(t *table, key string) {
+	r.stale = append(r.stale, staleKey{t, strings.Clone(key)})
+}
+
+// letGo has all rows of an older epoch removed that a key has, which nothing makes
+// anew any more.
+func (r *rows) letGo(key string) {
+	for _, t := range r.tables {
+		if !t.free {
+			r.displace(t, key)
+		}
+	}
 }
 
 // rollback takes back everything since begin.
 func (r *rows) rollback() {
+	r.stale = r.stale[:r.staleAt]
 	for i := len(r.undo) - 1; i >= 0; i-- {
 		u := &r.undo[i]
 		if u.family != nil {
@@ -295,9 +325,14 @@ func (r *rows) pinned(n *row) bool { return n.listed || n.changedIn > r.committe
 
 // seal ends the batch being built: write is called for every row it changed, in
 // the order of key and child within a table, emptied for every key whose
-// children it deleted, and from here on all of it counts as handed to the
+// children it deleted, stale for every key whose older rows are to go, and from here on all of it counts as handed to the
 // database; commit says when it is there.
-func (r *rows) seal(write func(n *row), emptied func(f *family)) {
+func (r *rows) seal(write func(n *row), emptied func(f *family), stale func(t *table, key string)) {
+	for _, s := range r.stale {
+		stale(s.table, s.key)
+	}
+	clear(r.stale)
+	r.stale = r.stale[:0]
 	r.begin()
 	r.sealed, r.dirty = r.dirty, r.sealed[:0]
 	r.emptied, r.cleared = r.cleared, r.emptied[:0]

@@ -73,7 +73,7 @@ func rowsAgainstModel(refs []store.TableRef, newRow func(n int64) readmodel.Row)
 				m.truth[p], m.before[p] = m.db[p], m.db[p]
 			}
 		}
-		m.rows = newRows(refs, empty, rapid.SampledFrom([]int{0, 1500, 1 << 20}).Draw(t, "bound"))
+		m.rows = newRows(refs, empty, rapid.SampledFrom([]int{0, 1500, 1 << 20}).Draw(t, "bound"), false)
 		draw := func() (*table, place) {
 			p := place{table: rapid.IntRange(0, 1).Draw(t, "table")}
 			p.key.Key = fmt.Sprint(rapid.IntRange(0, 3).Draw(t, "key"))
@@ -157,7 +157,7 @@ func rowsAgainstModel(refs []store.TableRef, newRow func(n int64) readmodel.Row)
 							delete(after, q)
 						}
 					}
-				})
+				}, func(*table, string) { t.Fatal("nothing is stale") })
 				for _, w := range writes {
 					if after[w.p] = w.n; w.n == nil {
 						delete(after, w.p)
@@ -220,7 +220,7 @@ func TestRowsDropTheLeastRecent(t *testing.T) {
 	for _, table := range tables {
 		refs = append(refs, store.TableRef{Table: table})
 	}
-	r := newRows(refs, nil, 3*(rowBytes+10))
+	r := newRows(refs, nil, 3*(rowBytes+10), false)
 	own := r.tables[0]
 	for _, key := range []string{"a", "b", "c", "d"} {
 		r.loaded(r.add(own, key, ""), nil, 0, 0)

@@ -149,7 +149,7 @@ func (s *sink) checkUnique(u *unique, n *row, value readmodel.Row) error {
 	found, err := s.store.FindUnique(s.ctx, n.table.ref, u.column, value)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return nil
+		return s.freeUnique(u, n, value)
 	case err != nil:
 		return plugins.HostFault(err)
 	}
@@ -160,6 +160,25 @@ func (s *sink) checkUnique(u *unique, n *row, value readmodel.Row) error {
 	}
 	s.rows.loaded(other, found.Row, found.Position, found.UpdatedUS)
 	return clash(other.key)
+}
+
+// freeUnique takes a value from a row of an older epoch: that is absent, and the
+// database refuses the value all the same.
+func (s *sink) freeUnique(u *unique, n *row, value readmodel.Row) error {
+	if !s.rows.rebuilt {
+		return nil
+	}
+	any := n.table.ref
+	any.Epoch = 0
+	found, err := s.store.FindUnique(s.ctx, any, u.column, value)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil
+	case err != nil:
+		return plugins.HostFault(err)
+	}
+	s.rows.displace(n.table, found.Key.Key)
+	return nil
 }
 
 // delete deletes a row, and with a parent its children.

@@ -281,6 +281,10 @@ func (l *Lane) drain(ctx context.Context, ln *line) error {
 	}
 	if ln.rows == 0 {
 		l.lines.remove(ln)
+		// Where the replay is not that far, later messages may make its rows anew.
+		if l.rows.rebuilt && !l.cfg.KeepOld && !l.cfg.Free && (l.cfg.Until == nil || l.replayed()) {
+			l.rows.letGo(ln.key)
+		}
 	} else {
 		l.lines.set(ln, store.StatusWaiting, time.Now())
 	}
@@ -378,10 +382,14 @@ func isStandIn(key string) bool {
 // taskOf makes an entry of a copy; false if no input takes it.
 func (l *Lane) taskOf(m *store.UndeliveredMessage) (task, bool) {
 	input, typ, ok := l.cfg.Declared.Match(m.Topic, m.Event.AggregateType, m.Event.Type)
-	return task{
+	t := task{
 		entry: &reader.Entry{Event: &m.Event, Key: m.Key, Partition: uint16(m.Partition), Input: input, Type: typ},
 		topic: l.topic(m.Topic),
-	}, ok
+	}
+	if l.cfg.Replayed != nil && t.topic >= 0 {
+		t.entry.Replay = l.cfg.Replayed[t.topic].Has(m.Event.Position, m.Partition, m.Key)
+	}
+	return t, ok
 }
 
 // retried1 notes what became of a row of a line; nil: it is gone.

@@ -24,6 +24,7 @@ type Consumer struct {
 	Fenced                 uint64
 	Undelivered            map[string]int64 // by status, on all hosts; nil: not known
 	Held, HeldMax          int64            // of them on this host
+	ReplayLag              int64
 }
 
 // Plugin is what a plugin's instances hold and have done.
@@ -139,6 +140,7 @@ var (
 	undelivered = desc("undelivered", "Messages that could not be applied, on all hosts.", "consumer", "status")
 	held        = desc("undelivered_held", "Undelivered messages that this host keeps.", "consumer")
 	heldMax     = desc("undelivered_held_max", "How many it keeps at most: then the consumer halts.", "consumer")
+	replayLag   = desc("rebuild_remaining", "Positions that the partition furthest behind of this host has left in a rebuild, 0 if none is under way.", "consumer")
 	hosts       = desc("instances", "Live hosts of the database.")
 	claims      = desc("claims_total", "Claims of partitions.")
 	claimErrors = desc("claim_failures_total", "Claims that ended in an error.")
@@ -153,7 +155,7 @@ var (
 func (l *looker) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{lag, state, cacheRows, cacheBytes, cacheHits, cacheMisses, queueBytes,
 		instances, memory, calls, failures, restores, remade, dropped, topicEnd, topicMark, topicLag, topicHeld,
-		owned, orphans, unowned, stuck, fenced, undelivered, held, heldMax, hosts, claims, claimErrors, refused} {
+		owned, orphans, unowned, stuck, fenced, undelivered, held, heldMax, replayLag, hosts, claims, claimErrors, refused} {
 		ch <- d
 	}
 }
@@ -185,6 +187,7 @@ func (l *looker) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(held, float64(c.Held), c.Name)
 		gauge(heldMax, float64(c.HeldMax), c.Name)
+		gauge(replayLag, float64(c.ReplayLag), c.Name)
 	}
 	gauge(hosts, float64(s.Instances))
 	count(claims, uint64(s.Claims))

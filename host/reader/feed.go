@@ -3,6 +3,7 @@ package reader
 import (
 	"context"
 	"fmt"
+	"sort"
 
 	"github.com/projhost/projhost/abi"
 	"github.com/projhost/projhost/partition"
@@ -31,6 +32,11 @@ type FeedConfig struct {
 	Teller      KeyTeller
 	// Skips are the positions of messages that are passed over for every key.
 	Skips map[int64]struct{}
+	// Replayed entries are told from others, and left out where the consumer says so.
+	Replayed Replayed
+	// Bounded feeds end at Until, and then wait for their context to end.
+	Bounded bool
+	Until   int64
 }
 
 // Feed follows one topic for one consumer.
@@ -95,6 +101,10 @@ func (f *Feed) Run(ctx context.Context, after int64) error {
 	follower := f.source.follow(f.needs())
 	defer follower.leave()
 	for {
+		if f.cfg.Bounded && after >= f.cfg.Until {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
 		page, err := follower.next(ctx, after)
 		if err != nil {
 			if ctx.Err() != nil {
@@ -113,11 +123,25 @@ func (f *Feed) Run(ctx context.Context, after int64) error {
 		if page.Start > after {
 			return &MissingHistoryError{Topic: page.Topic, After: after, Start: page.Start}
 		}
+		if f.cfg.Bounded {
+			page = upTo(page, f.cfg.Until)
+		}
 		if err := f.feed(ctx, page); err != nil {
 			return err
 		}
 		after = page.To
 	}
+}
+
+// upTo is the part of a page up to a position, as if the topic ended there.
+func upTo(p *store.Page, until int64) *store.Page {
+	part := *p
+	part.End = min(p.End, until)
+	if p.To > until {
+		n := sort.Search(len(p.Events), func(i int) bool { return p.Events[i].Position > until })
+		part.To, part.Events = until, p.Events[:n]
+	}
+	return &part
 }
 
 // needs tells which stored partitions have the feed's messages: its own where a
@@ -194,9 +218,13 @@ func (f *Feed) deal(event *store.Event, m match) {
 		if l == NoLane || event.Position <= f.cfg.Start[p] {
 			continue
 		}
+		replay := f.cfg.Replayed.Has(event.Position, p, k.key)
+		if replay && f.cfg.Consumer.IgnoreOnReplay {
+			continue
+		}
 		s := &f.out[l]
 		s.Entries = append(s.Entries, Entry{
-			Event: event, Key: k.key, StandIn: k.standIn, Partition: uint16(p), Input: m.input, Type: m.typ,
+			Event: event, Key: k.key, StandIn: k.standIn, Partition: uint16(p), Input: m.input, Type: m.typ, Replay: replay,
 		})
 		s.Bytes += messageBytes(event)
 	}

@@ -16,6 +16,8 @@ type Entry struct {
 	// StandIn: the key can be told but not stored, and Key stands for it. Such
 	// an entry cannot be applied.
 	StandIn bool
+	// Replay: its effects were had before.
+	Replay bool
 }
 
 // Slice is what one lane gets of a stretch (From, To] of a topic: the entries
@@ -49,5 +51,8 @@ func (e *Entry) ABI(to *abi.Entry) {
 		AggregateID:   ev.AggregateID,
 		Metadata:      ev.Metadata,
 		Data:          ev.Data,
+	}
+	if e.Replay {
+		to.Flags = abi.FlagReplay
 	}
 }

@@ -208,3 +208,20 @@ func (s *Store) checkPruned(b *build, partition int) {
 		}
 	}
 }
+
+// Reset implements store.Operations.
+func (s *Store) Reset(_ context.Context, id store.ConsumerID, topic string, position int64, actor string) error {
+	return s.act("Reset", id, func(c *consumer, b *build) error {
+		if c.State == store.StateRebuilding {
+			return &store.StateError{Consumer: id, Action: store.ActionReset, State: c.State}
+		}
+		for p, at := range b.checkpoints[topic] {
+			if at < position {
+				b.checkpoints[topic][p], b.incomplete = position, max(b.incomplete, position)
+			}
+		}
+		b.raise(nil)
+		c.tell(store.HistoryEntry{Actor: actor, Action: store.ActionReset, Topic: topic, Position: position, Partition: -1})
+		return nil
+	})
+}

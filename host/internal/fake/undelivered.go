@@ -221,7 +221,7 @@ func (s *Store) writeOutcomes(b *build, c *consumer, batch *store.Batch) {
 		b.skips[k] = true
 		c.tell(store.HistoryEntry{Actor: "host", Action: store.ActionSkip, Topic: k.Topic, Partition: k.Partition, Position: k.Position, Key: k.Key})
 	}
-	if batch.Halt != nil && c.State == store.StateRunning {
+	if batch.Halt != nil && (c.State == store.StateRunning || c.State == store.StateRebuilding) {
 		h := *batch.Halt
 		c.State, c.Consumer.Halt = store.StateHalted, &h
 	}
