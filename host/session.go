@@ -67,6 +67,8 @@ func (c *consumer) open(ctx context.Context, partitions []int) (*session, error)
 	if err != nil {
 		return nil, fmt.Errorf("read the checkpoints of %s: %w", c.id, err)
 	}
+	// A row may say anything.
+	checkpoints = slices.DeleteFunc(checkpoints, func(ck store.Checkpoint) bool { return ck.Partition < 0 || ck.Partition >= h.partitions })
 	stored, err := h.deps.Store.Consumer(ctx, c.id)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", c.id, err)

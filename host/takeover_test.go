@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/projhost/projhost/abi"
 	"github.com/projhost/projhost/host"
 	"github.com/projhost/projhost/host/internal/fake"
 	"github.com/projhost/projhost/store"
@@ -148,6 +149,46 @@ func TestTakeOverIsWithinTTLAndRebalance(t *testing.T) {
 		for _, h := range append(others, dies) {
 			require.NoError(t, h.stop())
 		}
+		require.Empty(t, st.Problems())
+	})
+}
+
+// A host with another declaration does not halt a consumer while one starts that
+// runs the stored one, and takes its time to become a member (H37).
+func TestAnotherDeclarationLetsOthersStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		events := someEvents(30)
+		first := start(t, st, nil, counter("c"))
+		time.Sleep(10 * time.Second)
+		changed := counter("c")
+		changed.manifest.Consumers[0].Tables[0].Columns = append(changed.manifest.Consumers[0].Tables[0].Columns, abi.Column{Name: "new", Kind: abi.ColumnInt})
+		second := start(t, st, nil, changed)
+		time.Sleep(time.Minute)
+		st.SetFault(func(call string, _ int) (error, error) {
+			if call == "Subscribe" {
+				time.Sleep(4 * time.Second) // virtual time
+			}
+			return nil, nil
+		})
+		third := start(t, st, nil, counter("c", "d", "e", "f"))
+		time.Sleep(time.Second)
+		require.NoError(t, first.stop())
+		st.Append(events...)
+		time.Sleep(time.Minute)
+		require.Equal(t, host.StateRunning, status(t, third, "c").State)
+		require.Equal(t, host.StatePending, status(t, second, "c").State)
+		require.Equal(t, want(events), seen(st, "c"))
+		require.NoError(t, third.stop())
+		time.Sleep(time.Minute)
+		require.Equal(t, store.HaltDeclarationChanged, status(t, second, "c").Halt.Reason, "now there is none")
+		require.NoError(t, st.Resume(t.Context(), projection("c"), 0, "me"))
+		time.Sleep(host.DefaultConfig().Rebalance)
+		con, err := st.Consumer(t.Context(), projection("c"))
+		require.NoError(t, err)
+		require.Equal(t, store.StateRunning, con.State, "who is to run it has time to come")
+		require.NoError(t, second.stop())
 		require.Empty(t, st.Problems())
 	})
 }

@@ -418,10 +418,19 @@ func (b *Balancer) digest(number int64, asked time.Time, builds []int64, survey 
 		for id := range crew {
 			fresh[id] = s.crew != nil && !s.crew[id]
 		}
-		s.seen, s.asked, s.status, s.crew, s.fresh = number, asked, states[build], crew, fresh
+		outside := make(map[string]time.Time)
+		for id := range live {
+			if live[id] && !crew[id] {
+				outside[id] = time.Now()
+				if since, was := s.outside[id]; was {
+					outside[id] = since
+				}
+			}
+		}
+		s.seen, s.asked, s.status, s.crew, s.fresh, s.outside = number, asked, states[build], crew, fresh, outside
 		clear(s.owners)
 		for _, o := range rows {
-			if o.Partition < len(s.owners) {
+			if s.has(o.Partition) {
 				s.owners[o.Partition] = o
 			}
 		}
@@ -453,7 +462,7 @@ func (b *Balancer) follow(s *Share, rows []store.Ownership, live, crew map[strin
 	type way struct{ from, to, why string }
 	moved := make(map[way][]int)
 	for _, o := range rows {
-		if o.Partition >= len(s.last) || o.InstanceID == "" {
+		if !s.has(o.Partition) || o.InstanceID == "" {
 			continue
 		}
 		last := &s.last[o.Partition]

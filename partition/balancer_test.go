@@ -304,6 +304,28 @@ func TestWaitingBacksOff(t *testing.T) {
 	})
 }
 
+// Who runs a consumer no more has time to hand its partitions back, and does not
+// keep them for ever if it does not (H36).
+func TestOwnerThatIsNoMember(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(4, 1)
+		a := startHost(t, c, nil)
+		_, _, err := c.Claim(t.Context(), a.id(), 1, []int{0}) // past all shares
+		require.NoError(t, err)
+		b := startHost(t, c, nil, 1)
+		pass(ttl - time.Second)
+		require.Equal(t, map[string]int{a.id(): 1, b.id(): 3}, c.loads(1))
+		pass(rebalance + time.Second)
+		require.Equal(t, map[string]int{b.id(): 4}, c.loads(1))
+		pass(rebalance)
+		require.Equal(t, partition.WhyWithdrawn, b.View().Shares[0].Last[0].Why)
+		require.True(t, b.View().Instances[0].Live)
+		a.end()
+		b.end()
+	})
+}
+
 // A build that the database does not know any more costs no more than any other
 // that waits, and the others nothing.
 func TestUnknownBuild(t *testing.T) {

@@ -37,6 +37,7 @@ type cluster struct {
 
 	// mutant is what the database does wrong, to see that somebody notices.
 	mutant string
+	spoilt []store.Ownership // rows besides that no build has
 }
 
 // write is what a lease allows.
@@ -103,6 +104,10 @@ func (c *cluster) do(ctx context.Context, call string, f func() error) error {
 func (c *cluster) live(id string) bool {
 	i := c.instances[id]
 	return i != nil && !i.expires.Before(c.now()) && !i.expires.After(c.now().Add(2*i.TTL))
+}
+
+func (c *cluster) isMember(id string, build int64) bool {
+	return slices.ContainsFunc(c.members[id], func(e store.Enlistment) bool { return e.Build == build })
 }
 
 func (c *cluster) reap() (n int) {
@@ -194,7 +199,7 @@ func (c *cluster) Survey(ctx context.Context, builds []int64) (s store.Survey, e
 			s.Consumers = append(s.Consumers, store.ConsumerStatus{Build: b, ID: consumerOf(b), State: store.StateRunning})
 		}
 		for _, b := range builds {
-			s.Owners[b] = slices.Clone(c.owners[b])
+			s.Owners[b] = append(slices.Clone(c.owners[b]), c.spoilt...)
 		}
 		return nil
 	})
@@ -208,7 +213,7 @@ func (c *cluster) Claim(ctx context.Context, id string, build int64, partitions 
 		}
 		for _, p := range slices.Sorted(slices.Values(partitions)) {
 			r := &c.owners[build][p]
-			if owner := r.InstanceID; owner != "" && owner != id && c.live(owner) {
+			if owner := r.InstanceID; owner != "" && owner != id && c.live(owner) && c.isMember(owner, build) {
 				continue
 			}
 			if owner := r.InstanceID; owner == id && c.mutant == keepsRows {

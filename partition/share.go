@@ -31,12 +31,13 @@ type Share struct {
 	parts     []part // by partition
 	tenure    int64  // that the latest claim began; 0: none of this instance's
 
-	asked   time.Time         // when the latest survey began
-	seen    int64             // the number of the latest survey; 0: none yet
-	owners  []store.Ownership // by partition, as that survey saw them; and so on
-	targets []string          // nil: not known, or this host is not live
-	crew    map[string]bool   // live members
-	fresh   map[string]bool   // those of them that were none before
+	asked   time.Time            // when the latest survey began
+	seen    int64                // the number of the latest survey; 0: none yet
+	owners  []store.Ownership    // by partition, as that survey saw them; and so on
+	targets []string             // nil: not known, or this host is not live
+	crew    map[string]bool      // live members
+	fresh   map[string]bool      // those of them that were none before
+	outside map[string]time.Time // since when live owners are no members
 	status  store.ConsumerStatus
 	last    []Moved
 }
@@ -152,6 +153,9 @@ func (s *Share) drop(p int) string {
 	return WhyRebalanced
 }
 
+// has tells whether there is such a partition: a row may say anything.
+func (s *Share) has(p int) bool { return p >= 0 && p < len(s.parts) }
+
 // take tells why a partition can be taken, "" if it cannot.
 func (s *Share) take(p int) string {
 	part, owner := s.parts[p], s.owners[p]
@@ -166,7 +170,10 @@ func (s *Share) take(p int) string {
 	case owner.InstanceID == s.b.instance:
 		return WhyReclaimed
 	case s.b.live[owner.InstanceID]:
-		return "" // it hands it back, also if it is no member any more
+		if since, outside := s.outside[owner.InstanceID]; outside && time.Since(since) >= s.b.member.cfg.TTL {
+			return WhyWithdrawn // it does not hand it back any more (H36)
+		}
+		return "" // it does at a batch boundary, also if it is no member any more
 	case lapsed:
 		return WhyLapsed
 	}

@@ -171,12 +171,13 @@ type Leases interface {
 	ListInstances(ctx context.Context) ([]InstanceStatus, error)
 	// Claim takes the partitions of a build for an instance: each gets the
 	// next generation, also one that the instance holds already. Partitions
-	// owned by a live other instance, unknown ones, and those whose row another
+	// owned by a live other member of the build, unknown ones, and those whose row another
 	// transaction holds locked are left out of the answer, which is by partition;
 	// it waits for none. What an owner that is not live has left open in the
 	// database is ended. An owner that has left, was removed, let its
 	// TTL pass without a heartbeat, or has one further than that in the future (the
-	// database's clock was set back) is not live. ErrNotFound if the instance has
+	// database's clock was set back) is not live, and one that is not enlisted for
+	// the build is no member. ErrNotFound if the instance has
 	// not joined, or no longer counts as joined.
 	//
 	// With a claim that took something begins a tenure of the membership, which

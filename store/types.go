@@ -219,6 +219,7 @@ const (
 	HaltApplyError         = "APPLY_ERROR"
 	HaltMissingHistory     = "MISSING_HISTORY"
 	HaltDeclarationChanged = "DECLARATION_CHANGED"
+	HaltUnknown            = "UNKNOWN" // the reason in the database does not read
 )
 
 // Halt says why and where a consumer stopped.

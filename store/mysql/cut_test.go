@@ -112,6 +112,7 @@ func newLane(t testing.TB, s *Store, instance string, tables []*readmodel.Table,
 		Fingerprint: store.Fingerprint{Version: 1, Inputs: "i", Keys: "k", Tables: "t", Logic: "l"}, Plugin: "p", Digest: "sha256:0"})
 	require.NoError(t, err)
 	require.NoError(t, s.Join(t.Context(), store.Instance{ID: instance, HostName: "host"}))
+	require.NoError(t, s.Enlist(t.Context(), instance, []store.Enlistment{{Build: c.Build}}))
 	leases, _, err := s.Claim(t.Context(), instance, c.Build, partitions)
 	require.NoError(t, err)
 	require.Len(t, leases, len(partitions))

@@ -40,6 +40,7 @@ func newFrozen(t *testing.T) *frozen {
 	f := &frozen{t: t, lane: &lane{s: s, c: c}, proxy: p, other: host(t, dsn, patient)}
 	require.NoError(t, f.other.Join(t.Context(), store.Instance{ID: "other"}))
 	require.NoError(t, s.Join(t.Context(), store.Instance{ID: "i", TTL: frozenTTL}))
+	require.NoError(t, s.Enlist(t.Context(), "i", []store.Enlistment{{Build: c.Build}}))
 	f.claim()
 	return f
 }

@@ -180,9 +180,7 @@ func (s *Store) loadConsumers(ctx context.Context, on *conn, text string, args .
 				Tables: rows.text(13), Logic: rows.text(14)},
 		}
 		if rows.vals[4] != nil {
-			var e error
-			c.Halt, e = sqlstore.HaltOf(rows.text(4), c.StateSinceUS)
-			err = errors.Join(err, e)
+			c.Halt = sqlstore.HaltOf(rows.text(4), c.StateSinceUS)
 		}
 		err = errors.Join(err, json.Unmarshal([]byte(rows.text(9)), &c.Topics))
 		tables, e := s.buildTables(c.Build, rows.text(15))

@@ -306,6 +306,7 @@ func TestHeartbeatOfTheFutureProvesNothing(t *testing.T) {
 	c := subscribe(t, s, projection(t, "a"))
 	for i, id := range []string{"dead", "next"} {
 		require.NoError(t, s.Join(t.Context(), store.Instance{ID: id, TTL: time.Minute}))
+		require.NoError(t, s.Enlist(t.Context(), id, []store.Enlistment{{Build: c.Build}}))
 		_, _, err := s.Claim(t.Context(), id, c.Build, []int{i})
 		require.NoError(t, err)
 	}

@@ -110,10 +110,7 @@ func (s *Store) states(ctx context.Context, c *conn) (list []store.ConsumerStatu
 		st := store.ConsumerStatus{ID: store.ConsumerID{Type: rows.text(0), Name: rows.text(1)}, Build: rows.int(2),
 			State: store.ConsumerState(rows.text(3)), Epoch: rows.int(6)}
 		if rows.vals[5] != nil {
-			if st.Halt, err = sqlstore.HaltOf(rows.text(5), rows.int(4)); err != nil {
-				_ = rows.close()
-				return nil, fmt.Errorf("why %s halted does not read: %w", st.ID, err)
-			}
+			st.Halt = sqlstore.HaltOf(rows.text(5), rows.int(4))
 		}
 		list = append(list, st)
 	}

@@ -117,7 +117,8 @@ func newConsumerQueries(n *naming) consumerQueries {
 		releaseAll:    n.sql(`UPDATE {{ownership}} SET instance_id = NULL WHERE instance_id = ?`),
 		claim: n.sql(`UPDATE {{ownership}} SET instance_id = ?2, generation = generation + 1
 			WHERE build = ?3 AND partition IN (SELECT value FROM json_each(?4))
-			AND (instance_id IS NULL OR instance_id = ?2 OR instance_id NOT IN (SELECT id FROM {{instances}} WHERE ` + live + `))
+			AND (instance_id IS NULL OR instance_id = ?2 OR instance_id NOT IN (SELECT id FROM {{instances}} WHERE ` + live + `)
+			OR instance_id NOT IN (SELECT m.instance_id FROM {{members}} m WHERE m.build = ?3))
 			RETURNING partition, generation`),
 		release: n.sql(`UPDATE {{ownership}} SET instance_id = NULL WHERE build = ? AND partition = ? AND generation = ? AND instance_id = ?`),
 		owners:  n.sql(`SELECT partition, instance_id, generation FROM {{ownership}} WHERE build = ? ORDER BY partition`),

@@ -39,7 +39,8 @@ END;
 UPDATE p SET p.generation = o.generation
 FROM @p AS p INNER LOOP JOIN {{ownership}} AS o ON o.build = @build AND o.[partition] = p.[partition]
 WHERE o.instance_id IS NULL OR o.instance_id = ` + instanceSQL + `
- OR NOT EXISTS (SELECT 1 FROM {{instances}} AS i WHERE i.id = o.instance_id AND ` + liveSQL + `);
+ OR NOT EXISTS (SELECT 1 FROM {{instances}} AS i WHERE i.id = o.instance_id AND ` + liveSQL + `)
+ OR NOT EXISTS (SELECT 1 FROM {{members}} AS m WHERE m.instance_id = o.instance_id AND m.build = @build);
 BEGIN TRANSACTION;
 UPDATE o SET o.instance_id = ` + instanceSQL + `, o.generation = o.generation + 1
 OUTPUT inserted.[partition], inserted.generation INTO @taken ([partition], generation)

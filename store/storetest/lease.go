@@ -18,6 +18,7 @@ import (
 var leaseCases = []testCase{
 	{"ClaimRaisesTheGeneration", leaseClaimRaises},
 	{"LiveOwnerKeepsItsPartitions", leaseLiveOwnerKeeps},
+	{"OwnerThatRunsItNoMoreIsTakenOver", leaseOwnerNoMember},
 	{"OwnPartitionsAreClaimedAnew", leaseOwnAnew},
 	{"ReleasedCanBeClaimed", leaseReleased},
 	{"ReleaseOfALostLeaseIsPassedOver", leaseReleaseLost},
@@ -67,9 +68,32 @@ func leaseLiveOwnerKeeps(t *testing.T, d *db) {
 	c := d.subscribe(declare(t, "accounts", accounts()...))
 	d.join("a")
 	d.join("b")
+	d.enlist("a", c.Build)
 	d.claim("a", c.Build, 1, 2, 3)
 	require.Equal(t, []store.Lease{{Build: c.Build, Partition: 4, Generation: 1}}, d.claim("b", c.Build, 2, 3, 4))
 	require.Equal(t, store.Ownership{Partition: 2, InstanceID: "a", Generation: 1}, d.owner(c.Build, 2), "a claim in vain changes nothing")
+}
+
+// Who owns a partition and does not run the build applies it for nobody, however
+// well it is (H36): it never enlisted, enlisted for another build, or thought
+// better of it.
+func leaseOwnerNoMember(t *testing.T, d *db) {
+	c := d.subscribe(declare(t, "accounts", accounts()...))
+	other := d.subscribe(declare(t, "other", declareOther()...))
+	for _, i := range []string{"never", "elsewhere", "withdrawn", "next"} {
+		d.join(i)
+	}
+	d.enlist("elsewhere", other.Build)
+	d.enlist("withdrawn", c.Build)
+	d.claim("never", c.Build, 1)
+	d.claim("elsewhere", c.Build, 2)
+	d.claim("withdrawn", c.Build, 3)
+	d.enlist("next", c.Build)
+	require.Equal(t, []store.Lease{{Build: c.Build, Partition: 1, Generation: 2}, {Build: c.Build, Partition: 2, Generation: 2}},
+		d.claim("next", c.Build, 1, 2, 3))
+	d.enlist("withdrawn")
+	require.Equal(t, []store.Lease{{Build: c.Build, Partition: 3, Generation: 2}}, d.claim("next", c.Build, 3))
+	require.Empty(t, d.claim("withdrawn", c.Build, 1, 2, 3))
 }
 
 // An instance that lost track of its leases, after a fence failed say, gets
@@ -87,6 +111,7 @@ func leaseReleased(t *testing.T, d *db) {
 	c := d.subscribe(declare(t, "accounts", accounts()...))
 	d.join("a")
 	d.join("b")
+	d.enlist("a", c.Build)
 	leases := d.claim("a", c.Build, 1, 2)
 	require.NoError(t, d.Release(d.ctx(), "a", leases[:1]))
 	require.Equal(t, store.Ownership{Partition: 1, Generation: 1}, d.owner(c.Build, 1), "handing back keeps the generation")
@@ -149,6 +174,7 @@ func leaseHeartbeat(t *testing.T, d *db) {
 	const ttl = time.Second
 	require.NoError(t, d.Join(d.ctx(), store.Instance{ID: "a", HostName: "host", TTL: ttl}))
 	d.join("b")
+	d.enlist("a", c.Build)
 	d.claim("a", c.Build, 1)
 	for end := time.Now().Add(2 * ttl); time.Now().Before(end); time.Sleep(ttl / 20) {
 		require.NoError(t, d.Heartbeat(d.ctx(), "a"))
@@ -272,6 +298,7 @@ func leaseConcurrentClaims(t *testing.T, d *db) {
 	var wg sync.WaitGroup
 	for i := range instances {
 		d.join(fmt.Sprint(i))
+		d.enlist(fmt.Sprint(i), c.Build)
 	}
 	for i := range instances {
 		wg.Go(func() { got[i], _, errs[i] = d.Claim(d.ctx(), fmt.Sprint(i), c.Build, all) })

@@ -423,6 +423,7 @@ func operationDrop(t *testing.T, d *db) {
 	old := l.batch(20, 3)
 	l.write(old, "accounts", l.account("a", 999, ""))
 
+	d.enlist(l.instance)
 	require.NoError(t, d.Drop(d.ctx(), l.c.ID, ops))
 	_, err := d.Consumer(d.ctx(), l.c.ID)
 	require.ErrorIs(t, err, store.ErrNotFound)

@@ -98,6 +98,7 @@ func (d *db) laneUntil(decl store.Declaration, instance string, ttl time.Duratio
 	d.t.Helper()
 	l := &lane{d: d, c: d.subscribe(decl), instance: instance}
 	require.NoError(d.t, d.Join(d.ctx(), store.Instance{ID: instance, HostName: "host", TTL: ttl}))
+	d.enlist(instance, l.c.Build)
 	l.claim(partitions...)
 	return l
 }

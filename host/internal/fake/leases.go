@@ -208,7 +208,7 @@ func (s *Store) Claim(_ context.Context, instance string, id int64, partitions [
 	var out []store.Lease
 	for _, p := range partitions {
 		o := &s.builds[id].owners[p]
-		if o.InstanceID != "" && o.InstanceID != instance && s.live(o.InstanceID) {
+		if o.InstanceID != "" && o.InstanceID != instance && s.live(o.InstanceID) && s.members[o.InstanceID][id] != nil {
 			continue
 		}
 		o.InstanceID = instance

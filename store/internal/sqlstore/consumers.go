@@ -298,8 +298,7 @@ func (c *Core) loadConsumers(ctx context.Context, conn Conn, text string, args .
 		}
 		r.State, r.Fingerprint.Version = store.ConsumerState(state), int(fingerprint)
 		if halt.Valid {
-			r.Halt, err = HaltOf(halt.String, r.StateSinceUS)
-			unread = errors.Join(unread, err)
+			r.Halt = HaltOf(halt.String, r.StateSinceUS)
 		}
 		unread = errors.Join(unread, json.Unmarshal([]byte(topics), &r.Topics))
 		tables, err := c.tablesOf(r.Build, r.tables)
@@ -315,12 +314,15 @@ func (c *Core) loadConsumers(ctx context.Context, conn Conn, text string, args .
 }
 
 // HaltOf reads why a consumer halted. One that came with a batch was timed by the
-// database.
-func HaltOf(text string, since int64) (*store.Halt, error) {
+// database. What does not read is no reason to go on, nor to keep others waiting:
+// then the halt says so.
+func HaltOf(text string, since int64) *store.Halt {
 	h := new(store.Halt)
-	err := json.Unmarshal([]byte(text), h)
+	if err := json.Unmarshal([]byte(text), h); err != nil {
+		h = &store.Halt{Reason: store.HaltUnknown, Message: "why it halted does not read: " + err.Error()}
+	}
 	h.AtUS = cmp.Or(h.AtUS, since)
-	return h, err
+	return h
 }
 
 // buildTables are a build's tables and the text they were read from.

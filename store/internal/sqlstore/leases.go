@@ -174,7 +174,7 @@ func (c *Core) Claim(ctx context.Context, instanceID string, build int64, partit
 }
 
 // claimFree claims what nobody holds locked. lapsed tells that some of it, locked
-// or not, had an owner that is not live.
+// or not, had an owner that is not live, or does not run the build (H36).
 func (c *Core) claimFree(ctx context.Context, instanceID string, build int64, partitions []int) (leases []store.Lease, tenure int64, lapsed bool, err error) {
 	err = c.Engine.Write(ctx, "claim", func(conn Conn) error {
 		leases, tenure, lapsed = nil, 0, false
@@ -222,7 +222,7 @@ func (c *Core) claim(ctx context.Context, conn Conn, instanceID string, build in
 		})
 		return list, err
 	}
-	if leases, err = read(fmt.Sprintf(claimableSQL, numbers(partitions)), instanceID, build, instanceID); err != nil || len(leases) == 0 {
+	if leases, err = read(fmt.Sprintf(claimableSQL, numbers(partitions)), instanceID, build, instanceID, build); err != nil || len(leases) == 0 {
 		return nil, lapsed, err
 	}
 	if leases, err = read(fmt.Sprintf(freeSQL, held(leases)), build); err != nil || len(leases) == 0 {

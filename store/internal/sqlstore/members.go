@@ -139,10 +139,7 @@ func (c *Core) states(ctx context.Context, conn Conn) (list []store.ConsumerStat
 		}
 		s.State = store.ConsumerState(state)
 		if halt.Valid {
-			var err error
-			if s.Halt, err = HaltOf(halt.String, since); err != nil {
-				return fmt.Errorf("why %s halted does not read: %w", s.ID, err)
-			}
+			s.Halt = HaltOf(halt.String, since)
 		}
 		list = append(list, s)
 		return nil

@@ -169,7 +169,8 @@ const updateSnapshotSQL = `UPDATE {{snapshots}} SET sequence = ?, version = ?, c
 
 const (
 	claimableSQL = `SELECT "partition", generation, CASE WHEN instance_id <> {{?}} THEN 1 ELSE 0 END FROM {{ownership}} WHERE build = ? AND "partition" IN (%s)
-		AND (instance_id IS NULL OR instance_id = {{?}} OR instance_id NOT IN (SELECT id FROM {{instances}} WHERE ` + live + `))
+		AND (instance_id IS NULL OR instance_id = {{?}} OR instance_id NOT IN (SELECT id FROM {{instances}} WHERE ` + live + `)
+		OR instance_id NOT IN (SELECT m.instance_id FROM {{members}} m WHERE m.build = ?))
 		ORDER BY "partition"`
 	// What has changed since it was looked at is at its generation no more.
 	freeSQL  = `SELECT "partition", generation, 0 FROM {{ownership}} WHERE build = ? AND (%s) ORDER BY "partition" FOR UPDATE SKIP LOCKED`

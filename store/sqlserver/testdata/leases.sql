@@ -48,7 +48,8 @@ END;
 UPDATE p SET p.generation = o.generation
 FROM @p AS p INNER LOOP JOIN [ph_ownership] AS o ON o.build = @build AND o.[partition] = p.[partition]
 WHERE o.instance_id IS NULL OR o.instance_id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020))
- OR NOT EXISTS (SELECT 1 FROM [ph_instances] AS i WHERE i.id = o.instance_id AND (i.ttl_us = 0 OR (i.last_heartbeat_us + i.ttl_us > @now AND i.last_heartbeat_us <= @now + i.ttl_us)));
+ OR NOT EXISTS (SELECT 1 FROM [ph_instances] AS i WHERE i.id = o.instance_id AND (i.ttl_us = 0 OR (i.last_heartbeat_us + i.ttl_us > @now AND i.last_heartbeat_us <= @now + i.ttl_us)))
+ OR NOT EXISTS (SELECT 1 FROM [ph_members] AS m WHERE m.instance_id = o.instance_id AND m.build = @build);
 BEGIN TRANSACTION;
 UPDATE o SET o.instance_id = CAST(@instance COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)), o.generation = o.generation + 1
 OUTPUT inserted.[partition], inserted.generation INTO @taken ([partition], generation)

@@ -51,6 +51,7 @@ func Run(t *testing.T, create func(t testing.TB) *Database) {
 		"RecordsThatCannotBeKeptHoldAll":     cannotKeep,
 		"ClaimsLeaveLiveOwnersWhatTheyTook":  claimAfterWait,
 		"HeartbeatOfTheFutureProvesNothing":  clockSetBack,
+		"SpoiltHalt":                         spoiltHalt,
 		"TopicsAdvanceEachByItself":          twoTopics,
 		"ReplacedViewsOfOtherColumnsAreOurs": replacedView,
 	} {
@@ -596,6 +597,7 @@ func clockSetBack(t *testing.T, d *db) {
 	const ttl = 100 * time.Second
 	for i, id := range []string{"dead", "awake", "next"} {
 		require.NoError(t, h.Store.Join(d.ctx(), store.Instance{ID: id, TTL: ttl}))
+		require.NoError(t, h.Store.Enlist(d.ctx(), id, []store.Enlistment{{Build: c.Build}}))
 		_, _, err := h.Store.Claim(d.ctx(), id, c.Build, []int{i})
 		require.NoError(t, err)
 	}
