@@ -161,7 +161,7 @@ func foldFamily(events []store.Event) map[string]string {
 // Promises P1 and P4 with many faults at once: every few calls of the store
 // fail, alone and in a row, in every way, also while the host starts, halts and
 // stops; hosts come and go, caches hold nothing or everything, and messages are
-// refused until the module is mended. In the end the rows are those of one fold
+// refused until the module is mended, and all is rebuilt. In the end the rows are those of one fold
 // and all checkpoints are at the end of the log.
 func TestManyFaults(t *testing.T) {
 	t.Parallel()
@@ -225,7 +225,7 @@ func manyFaults(t *testing.T, random *rand.Rand) {
 		return handle(c, e)
 	}
 
-	sent := 0
+	sent, rebuilds := 0, 0
 	for life := 0; ; life++ {
 		require.Less(t, life, 500, "it does not come to an end")
 		inner := open() // a new process: what an earlier one held is free
@@ -246,6 +246,14 @@ func manyFaults(t *testing.T, random *rand.Rand) {
 			sent = next
 		}
 		last := sent == len(lines) && random.IntN(3) == 0
+		if random.IntN(4) == 0 {
+			switch err := inner.RebuildInPlace(t.Context(), projection("family"), store.Rebuild{Actor: "me"}); {
+			case err == nil:
+				rebuilds++
+			default:
+				require.ErrorIs(t, err, store.ErrNotFound, "it has not subscribed yet")
+			}
+		}
 		// How long a life is, and when the next fault comes, is random: nothing
 		// here waits for it.
 		limit := time.Duration(1+random.IntN(60)) * time.Millisecond
@@ -270,6 +278,21 @@ func manyFaults(t *testing.T, random *rand.Rand) {
 		}(rand.New(rand.NewPCG(random.Uint64(), 0)))
 		err = h.WaitApplied(until, projection("family"), store.EventsTopic, int64(len(lines)), host.AllPartitions)
 		complete := err == nil
+		for complete && last {
+			con, err := inner.Consumer(t.Context(), projection("family"))
+			require.NoError(t, err)
+			held, err := inner.ListUndelivered(t.Context(), store.UndeliveredQuery{})
+			require.NoError(t, err)
+			if con.State == store.StateRunning && len(held) == 0 {
+				break // what is rebuilt is pruned, and what was held is let go
+			}
+			select {
+			case <-until.Done():
+				complete = false
+			case <-tick.C:
+				complete = h.Halted(projection("family")) == nil
+			}
+		}
 		ended()
 		<-stopped
 		tick.Stop()
@@ -301,7 +324,7 @@ func manyFaults(t *testing.T, random *rand.Rand) {
 	}
 	inner := open()
 	defer inner.Close()
-	t.Logf("%d faults, %d messages refused", faults.Load(), len(mended))
+	t.Logf("%d faults, %d messages refused, %d rebuilds", faults.Load(), len(mended), rebuilds)
 	require.Positive(t, faults.Load())
 
 	got := map[string]string{}

@@ -262,6 +262,88 @@ func TestRebuildKeepsRowsOfHeldKeys(t *testing.T) {
 	}
 }
 
+// A key that is let go while there is more to replay keeps its row until the message
+// that makes it anew: readers never miss it (P8).
+func TestRebuildKeepsRowsThatAreMadeAnew(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		events := someEvents(40)
+		events[10].AggregateID, events[34].AggregateID = "held", "held"
+		st.Append(events...)
+		var m mending
+		h := start(t, st, func(c *host.Config) { c.Batch, c.Lanes = 1, 1 }, m.counter("c"))
+		time.Sleep(30 * time.Second)
+		m.mend()
+		m.set(11, abi.StatusRetry)
+		st.SetFault(func(call string, _ int) (error, error) {
+			if call == "Apply" {
+				time.Sleep(200 * time.Millisecond)
+			}
+			return nil, nil
+		})
+		rebuild(t, st, "c")
+		h.Look()
+		let := false
+		for range 400 {
+			time.Sleep(50 * time.Millisecond)
+			require.Contains(t, seen(st, "c"), "held")
+			if len(st.Undelivered(projection("c"))) > 0 && !let {
+				let = true
+				m.mu.Lock()
+				m.bad[11], m.quiet = 0, 11
+				m.mu.Unlock()
+			}
+		}
+		require.True(t, let)
+		require.Equal(t, " 35", seen(st, "c")["held"])
+		require.Empty(t, st.Stale(projection("c")))
+		require.NoError(t, h.stop())
+		require.Empty(t, st.Problems())
+	})
+}
+
+// Hosts that wait for the end of a rebuild are not taken for ones that stand still,
+// though messages wait.
+func TestRebuildThatWaitsDoesNotStall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := fake.NewStore(partitions)
+		events := haunted(80)
+		st.Append(events[:50]...)
+		var m mending
+		first, second := start(t, st, nil, m.counter("c")), start(t, st, nil, m.counter("c"))
+		time.Sleep(30 * time.Second)
+		m.mend()
+		st.SetFault(func(call string, _ int) (error, error) {
+			if call == "Pruned" {
+				return &store.TransientError{Op: call, Err: errors.New("full")}, nil
+			}
+			return nil, nil
+		})
+		rebuild(t, st, "c")
+		st.Append(events[50:]...)
+		for range 30 {
+			time.Sleep(10 * time.Second)
+			for _, h := range []running{first, second} {
+				require.NotEqual(t, host.StateWithdrawn, status(t, h, "c").State)
+				require.Empty(t, status(t, h, "c").Stuck)
+			}
+		}
+		s := status(t, first, "c")
+		require.Equal(t, host.StateRebuilding, s.State)
+		require.Equal(t, host.RebuildStatus{Total: 50, Partitions: partitions}, *s.Rebuild)
+		st.SetFault(nil)
+		time.Sleep(30 * time.Second)
+		require.Equal(t, exorcised(events), seen(st, "c"))
+		require.Nil(t, status(t, first, "c").Rebuild)
+		for _, h := range []running{first, second} {
+			require.NoError(t, h.stop())
+		}
+		require.Empty(t, st.Problems())
+	})
+}
+
 // Where history is missing nothing is pruned: what is not made again may be of what
 // is missing.
 func TestRebuildWithMissingHistoryKeepsRows(t *testing.T) {

@@ -116,9 +116,15 @@ func rebuildBegins(t *testing.T, d *db) {
 	require.NoError(t, d.Advance(d.ctx(), "i", []store.Progress{{Build: l.c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: 4}}))
 
 	before := l.state()
-	l.raised(nil, func() {
-		require.NoError(t, d.RebuildInPlace(d.ctx(), l.c.ID, store.Rebuild{Actor: ops, Declared: &before.Fingerprint}))
-	})
+	owners, err := d.Owners(d.ctx(), l.c.Build)
+	require.NoError(t, err)
+	require.NoError(t, d.RebuildInPlace(d.ctx(), l.c.ID, store.Rebuild{Actor: ops, Declared: &before.Fingerprint}))
+	for i := range owners {
+		owners[i].Generation++
+	}
+	after, err := d.Owners(d.ctx(), l.c.Build)
+	require.NoError(t, err)
+	require.Equal(t, owners, after)
 	c := l.state()
 	require.Equal(t, store.StateRebuilding, c.State)
 	require.Equal(t, []int64{before.Epoch + 1, before.Build}, []int64{c.Epoch, c.Build})
