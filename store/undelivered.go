@@ -120,6 +120,7 @@ type UndeliveredMessage struct {
 	Passing    int // failed tries that do not, since they may pass
 	Digest     string
 	FirstUS    int64 // when it was recorded
+	BudgetUS   int64 // when the first try failed that counts, or does not but is bounded by time; FirstUS before one has
 	LastUS     int64 // when its state last changed
 	RetryUS    int64 // when it is due; 0: now, if it is a head that is tried at all
 	RetryIn    time.Duration

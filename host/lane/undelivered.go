@@ -410,7 +410,7 @@ func (l *Lane) retried1(ln *line, m *store.UndeliveredMessage, then *store.Recor
 // it holds its line still.
 func (l *Lane) failAgain(ln *line, m *store.UndeliveredMessage, fail *plugins.Failure) (held bool) {
 	t, _ := l.taskOf(m)
-	age := time.Duration(m.LastUS-m.FirstUS) * time.Microsecond
+	age := time.Duration(m.LastUS-m.BudgetUS) * time.Microsecond
 	if m.Attempts+m.Passing == 0 {
 		age = 0 // its budget is fresh
 	}

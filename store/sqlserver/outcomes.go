@@ -52,7 +52,8 @@ DECLARE @done int;
 DELETE u FROM @retries AS r INNER LOOP JOIN {{undelivered}} AS u ON u.id = r.id WHERE r.gone = 1 AND ` + asReadSQL + `;
 SET @done = @@ROWCOUNT;
 UPDATE u SET u.status = r.becomes, u.code = r.code, u.reason = r.reason, u.attempts = r.then_attempts, u.passing = r.then_passing,
- u.digest = r.digest, u.last_us = @now, u.retry_us = @now + r.due_in
+ u.digest = r.digest, u.last_us = @now, u.retry_us = @now + r.due_in,
+ u.budget_us = CASE WHEN r.attempts + r.passing = 0 THEN @now ELSE u.budget_us END
 FROM @retries AS r INNER LOOP JOIN {{undelivered}} AS u WITH (ROWLOCK) ON u.id = r.id
 WHERE r.gone = 0 AND ` + asReadSQL + `;
 IF @done + @@ROWCOUNT <> @retrying

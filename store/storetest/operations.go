@@ -129,6 +129,25 @@ func operationResume(t *testing.T, d *db) {
 	require.Equal(t, []string{"1 FAILED", "2 DEAD_LETTER_KEY", "11 FAILED", "12 WAITING"}, l.statuses())
 	require.Len(t, l.history(store.ActionResume), 1)
 	require.Empty(t, l.skips())
+
+	// The budget's age begins with the first try that fails, not with the record.
+	l.claim(3)
+	fail := func(passing int) store.UndeliveredMessage {
+		then := record(store.StatusFailed, 3, "a", 11)
+		then.Attempts, then.Passing = 0, passing
+		b := l.batch(0)
+		b.Leases = l.leases
+		b.Retries = []store.Retry{l.retried(11, &then)}
+		l.apply(b)
+		return l.undeliveredAt(11)
+	}
+	first := fail(1)
+	require.Equal(t, before.FirstUS, first.FirstUS)
+	require.Equal(t, first.LastUS, first.BudgetUS)
+	require.Greater(t, first.BudgetUS, before.LastUS)
+	second := fail(2)
+	require.Equal(t, first.BudgetUS, second.BudgetUS)
+	require.Greater(t, second.LastUS, first.LastUS)
 }
 
 func operationPastPoison(t *testing.T, d *db) {

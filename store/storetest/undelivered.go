@@ -193,7 +193,7 @@ func undeliveredCopy(t *testing.T, d *db) {
 			require.Zero(t, m.RetryUS)
 		}
 		require.Equal(t, store.UndeliveredMessage{ID: m.ID, Topic: r.Topic, Partition: r.Partition, Key: r.Key, Status: r.Status, Code: r.Code,
-			Reason: r.Reason, Attempts: r.Attempts, Passing: r.Passing, Digest: r.Digest, FirstUS: m.FirstUS, LastUS: m.LastUS, RetryUS: m.RetryUS,
+			Reason: r.Reason, Attempts: r.Attempts, Passing: r.Passing, Digest: r.Digest, FirstUS: m.FirstUS, BudgetUS: m.FirstUS, LastUS: m.LastUS, RetryUS: m.RetryUS,
 			Event: m.Event}, m)
 	}
 	require.Equal(t, rows[:1], l.line(3, "a"))

@@ -185,6 +185,9 @@ func (u *undelivered) row(id int64) int {
 // become gives a row the state that a record says.
 func become(m *store.UndeliveredMessage, r *store.Record) {
 	now := time.Now().UnixMicro()
+	if m.Attempts+m.Passing == 0 {
+		m.BudgetUS = now
+	}
 	m.Status, m.Code, m.Reason, m.Attempts, m.Passing, m.Digest = r.Status, r.Code, r.Reason, r.Attempts, r.Passing, r.Digest
 	m.LastUS, m.RetryUS = now, 0
 	if r.RetryIn > 0 {
@@ -215,6 +218,7 @@ func (s *Store) writeOutcomes(b *build, c *consumer, batch *store.Batch) {
 		}
 		m.Event.Data, m.Event.Metadata = slices.Clone(r.Event.Data), slices.Clone(r.Event.Metadata)
 		become(&m, r)
+		m.BudgetUS = m.FirstUS
 		b.rows = append(b.rows, m)
 	}
 	for _, k := range batch.Skips {

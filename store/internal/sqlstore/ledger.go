@@ -76,7 +76,7 @@ type ledgerQueries struct {
 // behind them.
 const (
 	undeliveredColumns = `u.id, u.topic, u."partition", u."key", u.unresolved, u.status, u.code, u.reason, u.attempts, u.passing, u.digest,
- u.first_us, u.last_us, u.retry_us, u.position, u.event_id, u.aggregate_type, u.aggregate_id, u.sequence, u.event_type, u.revision,
+ u.first_us, COALESCE(u.budget_us, u.first_us), u.last_us, u.retry_us, u.position, u.event_id, u.aggregate_type, u.aggregate_id, u.sequence, u.event_type, u.revision,
  u.codec, u.codec_version, u.occurred_us`
 	payloadColumns = `, u.data, u.data_bytes, u.metadata`
 )
@@ -156,7 +156,7 @@ func (l *Ledger) scanUndelivered(r Rows, payload bool, first ...any) (m store.Un
 	var bytes []byte
 	e := &m.Event
 	dest := append(first, &m.ID, &m.Topic, &partition, &m.Key, &unresolved, &status, &code, &m.Reason, &attempts, &passing, &m.Digest,
-		&m.FirstUS, &m.LastUS, &retry, &e.Position, &id, &e.AggregateType, &e.AggregateID, &e.Sequence, &e.Type, &revision,
+		&m.FirstUS, &m.BudgetUS, &m.LastUS, &retry, &e.Position, &id, &e.AggregateType, &e.AggregateID, &e.Sequence, &e.Type, &revision,
 		&e.Codec, &codecVersion, &e.OccurredUS)
 	if payload {
 		dest = append(dest, &text, &bytes, &metadata)

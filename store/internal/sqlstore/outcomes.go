@@ -85,10 +85,14 @@ func (l *Ledger) RetrySteps(b *store.Batch) (steps []Step) {
 			continue
 		}
 		value, more := due(t)
+		begun := ""
+		if b.Retries[i].Attempts+b.Retries[i].Passing == 0 {
+			begun = ", budget_us = {{now}}"
+		}
 		args := append([]any{string(t.Status), int64(t.Code), rules.Reason(t.Reason), int64(t.Attempts), int64(t.Passing), t.Digest}, more...)
 		steps = append(steps, Step{Args: args, Broken: store.ErrRetryMoved, Rows: 1,
 			Text: l.db.SQL(`UPDATE {{undelivered}} SET status = ?, code = ?, reason = ?, attempts = ?, passing = ?, digest = ?, last_us = {{now}}, retry_us = ` +
-				value + ` WHERE ` + asRead(b, b.Retries[i:i+1]))})
+				value + begun + ` WHERE ` + asRead(b, b.Retries[i:i+1]))})
 	}
 	return steps
 }

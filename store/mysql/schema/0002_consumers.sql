@@ -110,6 +110,7 @@ CREATE TABLE {{undelivered}} (
     first_us       bigint                NOT NULL,
     last_us        bigint                NOT NULL,
     retry_us       bigint,
+    budget_us      bigint                NULL,
     event_id       binary(16)            NOT NULL,
     `partition`    int                   NOT NULL,
     unresolved     int                   NOT NULL,

@@ -112,6 +112,7 @@ CREATE TABLE {{undelivered}} (
     first_us       bigint  NOT NULL,
     last_us        bigint  NOT NULL,
     retry_us       bigint,
+    budget_us      bigint,
     event_id       uuid    NOT NULL,
     partition      integer NOT NULL,
     unresolved     integer NOT NULL,

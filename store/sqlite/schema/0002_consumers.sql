@@ -114,6 +114,7 @@ CREATE TABLE {{undelivered}} (
     first_us       INTEGER NOT NULL,
     last_us        INTEGER NOT NULL,
     retry_us       INTEGER,
+    budget_us      INTEGER,
     event_id       BLOB    NOT NULL,
     aggregate_type TEXT    NOT NULL,
     aggregate_id   TEXT    NOT NULL,

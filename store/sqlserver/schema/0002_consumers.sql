@@ -114,6 +114,7 @@ CREATE TABLE {{undelivered}} (
     first_us       bigint                 NOT NULL,
     last_us        bigint                 NOT NULL,
     retry_us       bigint                 NULL,
+    budget_us      bigint                 NULL,
     event_id       binary(16)             NOT NULL,
     key_hash       binary(32)             NOT NULL,
     [partition]    int                    NOT NULL,

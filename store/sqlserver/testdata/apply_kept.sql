@@ -111,7 +111,8 @@ DELETE u FROM @retries AS r INNER LOOP JOIN [ph_undelivered] AS u ON u.id = r.id
  AND EXISTS (SELECT 1 FROM [ph_checkpoints] AS c WHERE c.build = u.build AND c.topic = u.topic AND c.[partition] = u.[partition] AND c.epoch = @epoch);
 SET @done = @@ROWCOUNT;
 UPDATE u SET u.status = r.becomes, u.code = r.code, u.reason = r.reason, u.attempts = r.then_attempts, u.passing = r.then_passing,
- u.digest = r.digest, u.last_us = @now, u.retry_us = @now + r.due_in
+ u.digest = r.digest, u.last_us = @now, u.retry_us = @now + r.due_in,
+ u.budget_us = CASE WHEN r.attempts + r.passing = 0 THEN @now ELSE u.budget_us END
 FROM @retries AS r INNER LOOP JOIN [ph_undelivered] AS u WITH (ROWLOCK) ON u.id = r.id
 WHERE r.gone = 0 AND u.build = @build AND u.[partition] = r.[partition] AND u.status = r.was AND u.attempts = r.attempts AND u.passing = r.passing
  AND EXISTS (SELECT 1 FROM [ph_checkpoints] AS c WHERE c.build = u.build AND c.topic = u.topic AND c.[partition] = u.[partition] AND c.epoch = @epoch);

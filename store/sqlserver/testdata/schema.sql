@@ -213,6 +213,7 @@ CREATE TABLE [ph_undelivered] (
     first_us       bigint                 NOT NULL,
     last_us        bigint                 NOT NULL,
     retry_us       bigint                 NULL,
+    budget_us      bigint                 NULL,
     event_id       binary(16)             NOT NULL,
     key_hash       binary(32)             NOT NULL,
     [partition]    int                    NOT NULL,
@@ -285,7 +286,7 @@ CREATE TABLE [ph_consumer_history] (
 
 CREATE INDEX [ph_consumer_history_consumer] ON [ph_consumer_history] (consumer_type, consumer_name);
 
-INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (2, 'consumers', 'a915b74a9874c5d168a086e22404017c0023a64fd865172879c0e7b5848e7803', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
+INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (2, 'consumers', 'a96286eafd447140dd79528f58561a7b2e0dbfa964fc505cae18d5b67b7f4122', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
 
 -- The number of partitions is fixed for ever.
 INSERT INTO [ph_partition_metadata] (id, partitions, hash, key_encoding, position_mode) VALUES (1, 256, 'fnv1a64-fmix64', 1, 'counter');
