@@ -33,7 +33,7 @@ func (h *Host) advance(ctx context.Context) {
 		var list []store.Progress
 		for _, c := range h.consumers {
 			for _, p := range c.progresses() {
-				if before := told[progressOf{p.Build, p.Topic}]; before.Tenure != p.Tenure || before.ReadThrough < p.ReadThrough {
+				if before := told[progressOf{p.Build, p.Topic}]; before.Tenure != p.Tenure || before.Incarnation != p.Incarnation || before.ReadThrough < p.ReadThrough {
 					list = append(list, p)
 				}
 			}
@@ -61,7 +61,8 @@ type progressOf struct {
 
 // progresses is how far the consumer is in all that this host owns of it, nothing
 // where that cannot be said. The tenure is taken before anything else: whatever is
-// taken from then on begins another, under which this is not heard any more.
+// taken from then on begins another, under which this is not heard any more. What
+// was applied to another incarnation of the database may be lost.
 func (c *consumer) progresses() []store.Progress {
 	c.mu.Lock()
 	share, build := c.share, c.stored.Build
@@ -73,14 +74,14 @@ func (c *consumer) progresses() []store.Progress {
 	if len(held) == 0 {
 		return nil
 	}
-	placed := c.placed()
+	placed, incarnation := c.placed(), c.host.deps.Store.Incarnation()
 	list := make([]store.Progress, len(c.topics))
 	for t, topic := range c.topics {
-		list[t] = store.Progress{Build: build, Tenure: tenure, Topic: topic}
+		list[t] = store.Progress{Build: build, Incarnation: incarnation, Tenure: tenure, Topic: topic}
 		for i, l := range held {
 			s := placed[l.Partition]
-			if s == nil || s.leases[l.Partition] != l {
-				return nil // it is not at work yet
+			if s == nil || s.leases[l.Partition] != l || s.incarnation != incarnation {
+				return nil // it is not at work yet, or not any more
 			}
 			if at := s.applied(t, l.Partition); i == 0 || at < list[t].ReadThrough {
 				list[t].ReadThrough = at

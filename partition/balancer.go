@@ -130,7 +130,7 @@ func (b *Balancer) Enlist(cfg ShareConfig) *Share {
 	defer b.mu.Unlock()
 	defer b.Look()
 	s := &Share{
-		b: b, cfg: cfg, changed: make(chan struct{}), parts: make([]part, b.cfg.Partitions),
+		b: b, cfg: cfg, changed: make(chan struct{}), parts: make([]part, b.cfg.Partitions), renew: -1,
 		owners: make([]store.Ownership, b.cfg.Partitions), last: make([]Moved, b.cfg.Partitions),
 	}
 	b.shares[cfg.Build] = s
@@ -290,7 +290,7 @@ func (b *Balancer) sync() {
 	b.instance, b.ended, b.enlisted = me, ended, nil
 	for _, s := range b.shares {
 		for p := range s.parts {
-			s.parts[p], s.tenure = part{}, 0
+			s.parts[p], s.tenure, s.renew = part{}, 0, -1
 		}
 		s.targets = nil
 		s.notify()
@@ -385,12 +385,14 @@ func (b *Balancer) digest(number int64, asked time.Time, builds []int64, survey 
 	}
 	b.live, b.members = live, make(map[int64][]string)
 	var mine []store.Enlistment
+	tenures := make(map[int64]int64) // of this instance's memberships
 	for _, m := range survey.Members {
 		if live[m.InstanceID] {
 			b.members[m.Build] = append(b.members[m.Build], m.InstanceID)
 		}
 		if m.InstanceID == me {
 			mine = append(mine, m.Enlistment)
+			tenures[m.Build] = m.Tenure
 		}
 	}
 	if b.enlisted != nil && !slices.Equal(mine, b.enlisted) {
@@ -440,6 +442,10 @@ func (b *Balancer) digest(number int64, asked time.Time, builds []int64, survey 
 			if s.targets == nil {
 				s.targets = make([]string, b.cfg.Partitions)
 			}
+		}
+		s.renew = -1
+		if tenure, member := tenures[build]; member {
+			s.compare(tenure)
 		}
 		for p := range s.parts {
 			if part := &s.parts[p]; part.stage == idle && part.since < number && part.astraySince < number {

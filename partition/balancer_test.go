@@ -634,6 +634,38 @@ func TestReleaseFails(t *testing.T) {
 	})
 }
 
+// Where the store has another tenure than the host, whatever the host tells is not
+// heard: one partition is claimed anew, once, and they agree again.
+func TestTenureIsTheStores(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(16, 1)
+		a := startHost(t, c, nil, 1)
+		agreed := func() (raised int) {
+			t.Helper()
+			tenure, leases := a.shares[1].Tenure()
+			require.Len(t, leases, 16)
+			for _, l := range leases {
+				raised += int(l.Generation) - 1
+			}
+			c.set(func() { require.Equal(t, c.tenureOf[a.id()][1], tenure) })
+			return raised
+		}
+		pass(time.Second)
+		require.Zero(t, agreed())
+		for n, stored := range []int64{99, 0} {
+			c.set(func() { c.tenureOf[a.id()][1] = stored })
+			pass(2*rebalance + time.Second)
+			require.Equal(t, n+1, agreed())
+			claims := c.count("claim")
+			pass(time.Minute)
+			require.Equal(t, n+1, agreed())
+			require.Equal(t, claims, c.count("claim"))
+		}
+		a.end()
+	})
+}
+
 // What is held is told of in the tenure that the latest claim began, and nothing
 // is told while the store may have more under the host than it holds.
 func TestTenure(t *testing.T) {

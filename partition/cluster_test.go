@@ -32,8 +32,10 @@ type cluster struct {
 
 	written map[write]any // who wrote
 	tenures int64
-	moves   int      // of ownership rows
-	broken  []string // what must not happen, and did
+	// tenureOf is the latest tenure of an instance's memberships, by build.
+	tenureOf map[string]map[int64]int64
+	moves    int      // of ownership rows
+	broken   []string // what must not happen, and did
 
 	// mutant is what the database does wrong, to see that somebody notices.
 	mutant string
@@ -63,7 +65,7 @@ func newCluster(n int, builds ...int64) *cluster {
 	c := &cluster{
 		n: n, instances: make(map[string]*row), members: make(map[string][]store.Enlistment),
 		owners: make(map[int64][]store.Ownership), calls: make(map[string]int), under: make(map[string]int), most: make(map[string]int),
-		written: make(map[write]any),
+		written: make(map[write]any), tenureOf: make(map[string]map[int64]int64),
 	}
 	for _, b := range builds {
 		c.owners[b] = make([]store.Ownership, n)
@@ -189,7 +191,7 @@ func (c *cluster) Survey(ctx context.Context, builds []int64) (s store.Survey, e
 		}
 		for id, list := range c.members {
 			for _, e := range list {
-				s.Members = append(s.Members, store.Membership{Enlistment: e, InstanceID: id})
+				s.Members = append(s.Members, store.Membership{Enlistment: e, InstanceID: id, Tenure: c.tenureOf[id][e.Build]})
 			}
 		}
 		slices.SortFunc(s.Members, func(a, b store.Membership) int {
@@ -226,16 +228,18 @@ func (c *cluster) Claim(ctx context.Context, id string, build int64, partitions 
 			}
 			leases = append(leases, store.Lease{Build: build, Partition: p, Generation: r.Generation})
 		}
+		if len(leases) > 0 {
+			c.tenures++
+			tenure = c.tenures
+			if c.tenureOf[id] == nil {
+				c.tenureOf[id] = make(map[int64]int64)
+			}
+			c.tenureOf[id][build] = tenure
+		}
 		return nil
 	})
 	if err != nil {
 		return nil, 0, err
-	}
-	if len(leases) > 0 {
-		c.set(func() {
-			c.tenures++
-			tenure = c.tenures
-		})
 	}
 	return leases, tenure, nil
 }

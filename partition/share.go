@@ -30,6 +30,8 @@ type Share struct {
 	withdrawn string // why; "": it is a member
 	parts     []part // by partition
 	tenure    int64  // that the latest claim began; 0: none of this instance's
+	tenureAt  int64  // how many surveys had begun when that was known
+	renew     int    // a partition to be claimed anew, for the store to know of the tenure; -1: none
 
 	asked   time.Time            // when the latest survey began
 	seen    int64                // the number of the latest survey; 0: none yet
@@ -143,6 +145,8 @@ func (s *Share) drop(p int) string {
 		return WhyWithdrawn
 	case part.since < s.seen && (owner.InstanceID != me || owner.Generation != part.lease.Generation):
 		return WhyOvertaken
+	case p == s.renew:
+		return WhyReclaimed
 	case s.targets == nil || s.targets[p] == me:
 		return ""
 	case s.targets[p] == "":
@@ -236,7 +240,7 @@ func (s *Share) Take(ctx context.Context, partitions []int) (Grant, error) {
 		s.parts[p] = part{tried: b.begun, astray: err != nil, astraySince: b.begun}
 	}
 	if len(leases) > 0 {
-		s.tenure = tenure
+		s.tenure, s.tenureAt, s.renew = tenure, b.begun, -1
 	}
 	for _, l := range leases {
 		s.parts[l.Partition] = part{stage: held, lease: l, since: b.begun}
@@ -289,6 +293,10 @@ func (s *Share) Release(ctx context.Context, partitions []int) error {
 	if b.sync(); b.instance == me {
 		for _, p := range partitions {
 			s.parts[p] = part{since: b.begun, astray: err != nil, astraySince: b.begun}
+			if p == s.renew {
+				s.renew = -1
+				s.notify() // it is to be taken at once
+			}
 		}
 	}
 	if err != nil {
@@ -346,6 +354,27 @@ func (s *Share) Tenure() (tenure int64, leases []store.Lease) {
 		}
 	}
 	return s.tenure, leases
+}
+
+// compare sees to it that the store has the tenure that is known here. A claim whose
+// answer was lost, or a membership that was made anew, began another, and whatever
+// is told in the former is not heard. The next claim begins one that both know.
+func (s *Share) compare(stored int64) {
+	s.renew = -1
+	if stored == s.tenure || s.tenureAt >= s.seen {
+		return
+	}
+	for p := range s.parts {
+		switch part := s.parts[p]; {
+		case part.stage == held:
+			if s.renew < 0 {
+				s.renew = p
+			}
+		case part.stage != idle, s.take(p) != "":
+			s.renew = -1 // the claim that is about to be made begins another
+			return
+		}
+	}
 }
 
 // Withdraw ends the membership: others are to run the consumer. Everything held

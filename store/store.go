@@ -191,7 +191,9 @@ type Leases interface {
 	// lost to somebody else. It is kept in the memberships, in one statement, and
 	// only rises. An entry of another tenure than the latest changes nothing: a
 	// claim sets what was told back to the lowest checkpoint of what it took, so
-	// one that comes late does not tell more than is true.
+	// one that comes late does not tell more than is true. ErrIncarnation, and
+	// nothing is changed, if one is of another incarnation than the database's: what
+	// was applied may have been lost since, with the tail of it.
 	Advance(ctx context.Context, instanceID string, list []Progress) error
 	// Owners returns a build's ownership rows by partition.
 	Owners(ctx context.Context, build int64) ([]Ownership, error)

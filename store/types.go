@@ -339,17 +339,21 @@ type Enlistment struct {
 }
 
 // Membership is an enlistment as others see it: the build's partitions may be
-// assigned to the instance. ReadThrough is by topic.
+// assigned to the instance. ReadThrough is by topic; Tenure is the latest that a
+// claim began, 0 before the first.
 type Membership struct {
 	Enlistment
 	InstanceID  string
+	Tenure      int64
 	ReadThrough map[string]int64
 }
 
 // Progress tells how far an instance has applied a topic in all that it owns of a
-// build, in the tenure that a claim began.
+// build, in the tenure that a claim began. Incarnation is that of the database when
+// the checkpoints were read from which it was applied.
 type Progress struct {
 	Build       int64
+	Incarnation uint64
 	Tenure      int64
 	Topic       string
 	ReadThrough int64

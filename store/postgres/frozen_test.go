@@ -116,7 +116,7 @@ func TestHostFrozenInAnApplyIsTakenOver(t *testing.T) {
 	require.Equal(t, was, f.stored(t, f.other))
 
 	// A claim that took something twice is in the tenure of the second.
-	require.NoError(t, f.other.Advance(t.Context(), "other", []store.Progress{{Build: f.c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: was + 1}}))
+	require.NoError(t, f.other.Advance(t.Context(), "other", []store.Progress{{Incarnation: f.other.Incarnation(), Build: f.c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: was + 1}}))
 	v, err := f.other.View(t.Context(), f.c.ID)
 	require.NoError(t, err)
 	defer v.Close()

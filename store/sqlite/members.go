@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/projhost/projhost/store"
 	"github.com/projhost/projhost/store/internal/sqlstore"
@@ -41,6 +42,9 @@ func (s *Store) Enlist(ctx context.Context, instanceID string, list []store.Enli
 // Advance implements [store.Leases].
 func (s *Store) Advance(ctx context.Context, instanceID string, list []store.Progress) error {
 	return s.write(ctx, "advance", len(list), func(tx *tx) error {
+		if slices.ContainsFunc(list, func(p store.Progress) bool { return p.Incarnation != s.Incarnation() }) {
+			return store.ErrIncarnation
+		}
 		for _, p := range list {
 			if _, err := tx.exec(s.q.advance, p.ReadThrough, instanceID, p.Build, p.Topic, p.Tenure); err != nil {
 				return err
@@ -91,7 +95,7 @@ func (s *Store) listMembers(ctx context.Context, c *conn) (list []store.Membersh
 		return nil, err
 	}
 	for rows.next() {
-		m := store.Membership{Enlistment: store.Enlistment{Build: rows.int(0), SingleOwner: rows.int(3) != 0}, InstanceID: c.intern(rows.text(1))}
+		m := store.Membership{Enlistment: store.Enlistment{Build: rows.int(0), SingleOwner: rows.int(3) != 0}, InstanceID: c.intern(rows.text(1)), Tenure: rows.int(5)}
 		if n := len(list); n == 0 || list[n-1].Build != m.Build || list[n-1].InstanceID != m.InstanceID {
 			m.ReadThrough = map[string]int64{}
 			list = append(list, m)

@@ -136,7 +136,7 @@ func newConsumerQueries(n *naming) consumerQueries {
 		delist:          n.sql(`DELETE FROM {{members}} WHERE instance_id = ? AND build NOT IN (SELECT value ->> 0 FROM json_each(?))`),
 		dropMemberships: n.sql(`DELETE FROM {{members}} WHERE instance_id = ?`),
 		dropStrangers:   n.sql(`DELETE FROM {{members}} WHERE instance_id NOT IN (SELECT id FROM {{instances}})`),
-		members:         n.sql(`SELECT build, instance_id, topic, single_owner, read_through FROM {{members}} ORDER BY build, instance_id, topic`),
+		members:         n.sql(`SELECT build, instance_id, topic, single_owner, read_through, coalesce(tenure, 0) FROM {{members}} ORDER BY build, instance_id, topic`),
 		states:          n.sql(`SELECT type, name, live_build, state, state_since_us, halt, epoch FROM {{consumers}} ORDER BY type, name`),
 		ownersOf: n.sql(`SELECT build, partition, instance_id, generation FROM {{ownership}}
 			WHERE build IN (SELECT value FROM json_each(?)) ORDER BY build, partition`),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -82,7 +83,7 @@ func TestRolesSpeakTransactSQL(t *testing.T) {
 	require.Equal(t, []store.Lease{{Build: 7, Partition: 3, Generation: 5}}, leases)
 	note("release", s.Release(ctx, "i-1", leases))
 	note("enlist", s.Enlist(ctx, "i-1", []store.Enlistment{{Build: 7}, {Build: 8, SingleOwner: true}}))
-	note("advance", s.Advance(ctx, "i-1", make([]store.Progress, 257)))
+	note("advance", s.Advance(ctx, "i-1", slices.Repeat([]store.Progress{{Incarnation: s.Incarnation()}}, 257)))
 	_, err = s.Survey(ctx, []int64{7, 8})
 	note("survey", err)
 	_, err = s.Reap(ctx)

@@ -27,6 +27,8 @@ var memberCases = []testCase{
 	{"AdvanceOnlyRises", advanceRises},
 	{"AdvanceIsForManyBuildsAtOnce", advanceMany},
 	{"PositionsOfALapsedOwnerStand", advanceLapsed},
+	{"ProgressOfAnotherIncarnationIsRefused", advanceIncarnation},
+	{"SurveyTellsTheTenure", surveyTenure},
 	{"MembershipThatBeginsAgainKnowsNoEarlierTenure", advanceAnew},
 	{"SurveyShowsTheCluster", memberSurvey},
 	{"SurveyOfAnEmptyCluster", memberSurveyEmpty},
@@ -200,6 +202,10 @@ func memberSurvey(t *testing.T, d *db) {
 	require.NoError(t, err)
 	require.Equal(t, map[int64][]store.Ownership{l.c.Build: owners}, s.Owners)
 	nothing := map[string]int64{store.EventsTopic: 0}
+	require.NotZero(t, s.Members[2].Tenure)
+	for i := range s.Members {
+		s.Members[i].Tenure = 0
+	}
 	require.Equal(t, []store.Membership{
 		{Enlistment: store.Enlistment{Build: l.c.Build}, InstanceID: "a", ReadThrough: nothing},
 		{Enlistment: store.Enlistment{Build: l.c.Build}, InstanceID: "b", ReadThrough: nothing},
@@ -324,7 +330,7 @@ func (e *enlisted) advance(through int64) {
 func (e *enlisted) advanceOf(tenure, through int64) {
 	e.d.t.Helper()
 	require.NoError(e.d.t, e.d.Advance(e.d.ctx(), e.instance,
-		[]store.Progress{{Build: e.c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: through}}))
+		[]store.Progress{{Incarnation: e.d.Incarnation(), Build: e.c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: through}}))
 }
 
 // applied is how far each partition counts as applied.
@@ -414,8 +420,8 @@ func advanceLate(t *testing.T, d *db) {
 	require.Equal(t, []int64{0, 0}, d.applied(a.c, 1, 2))
 	a.advanceOf(0, 60)
 	a.advanceOf(a.tenure+1, 60)
-	require.NoError(t, d.Advance(d.ctx(), "b", []store.Progress{{Build: a.c.Build, Tenure: a.tenure, Topic: store.EventsTopic, ReadThrough: 60}}))
-	require.NoError(t, d.Advance(d.ctx(), "a", []store.Progress{{Build: a.c.Build, Tenure: a.tenure, Topic: "Events", ReadThrough: 60}}))
+	require.NoError(t, d.Advance(d.ctx(), "b", []store.Progress{{Incarnation: d.Incarnation(), Build: a.c.Build, Tenure: a.tenure, Topic: store.EventsTopic, ReadThrough: 60}}))
+	require.NoError(t, d.Advance(d.ctx(), "a", []store.Progress{{Incarnation: d.Incarnation(), Build: a.c.Build, Tenure: a.tenure, Topic: "Events", ReadThrough: 60}}))
 	require.NoError(t, d.Advance(d.ctx(), "a", nil))
 	require.Equal(t, []int64{0, 0}, d.applied(a.c, 1, 2))
 	a.advance(60)
@@ -478,7 +484,7 @@ func advanceMany(t *testing.T, d *db) {
 		d.enlist("a", builds...)
 		_, tenure, err := d.Claim(d.ctx(), "a", c.Build, []int{0, 1})
 		require.NoError(t, err)
-		list = append(list, store.Progress{Build: c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: int64(100 + n)})
+		list = append(list, store.Progress{Incarnation: d.Incarnation(), Build: c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: int64(100 + n)})
 	}
 	list[7].Tenure = list[8].Tenure
 	require.NoError(t, d.Advance(d.ctx(), "a", list))
@@ -496,6 +502,37 @@ func advanceMany(t *testing.T, d *db) {
 	require.NoError(t, d.Advance(d.ctx(), "a", list))
 }
 
+// What was applied to another incarnation of the database may be lost since.
+func advanceIncarnation(t *testing.T, d *db) {
+	a := d.enlistedLane("a", 1)
+	p := store.Progress{Build: a.c.Build, Incarnation: d.Incarnation(), Tenure: a.tenure, Topic: store.EventsTopic, ReadThrough: 9}
+	for _, other := range []uint64{p.Incarnation - 1, p.Incarnation + 1} {
+		q := p
+		q.Incarnation = other
+		require.ErrorIs(t, d.Advance(d.ctx(), "a", []store.Progress{p, q}), store.ErrIncarnation)
+	}
+	require.Equal(t, []int64{0}, d.applied(a.c, 1))
+	require.NoError(t, d.Advance(d.ctx(), "a", []store.Progress{p}))
+	require.Equal(t, []int64{9}, d.applied(a.c, 1))
+}
+
+// A survey tells the tenure of each membership.
+func surveyTenure(t *testing.T, d *db) {
+	d.join("a")
+	c := d.subscribe(declare(t, "accounts", accounts()...))
+	tenure := func() int64 { return d.survey().Members[0].Tenure }
+	d.enlist("a", c.Build)
+	require.Zero(t, tenure())
+	for _, p := range []int{1, 2, 1} {
+		_, begun, err := d.Claim(d.ctx(), "a", c.Build, []int{p})
+		require.NoError(t, err)
+		require.Equal(t, begun, tenure())
+	}
+	d.enlist("a")
+	d.enlist("a", c.Build)
+	require.Zero(t, tenure(), "that membership has ended")
+}
+
 // What it has said is true of what it has applied, until somebody else owns it.
 func advanceLapsed(t *testing.T, d *db) {
 	a := d.enlistedLane("a", 1)
@@ -504,7 +541,7 @@ func advanceLapsed(t *testing.T, d *db) {
 	d.enlist("slow", a.c.Build)
 	_, tenure, err := d.Claim(d.ctx(), "slow", a.c.Build, []int{2})
 	require.NoError(t, err)
-	require.NoError(t, d.Advance(d.ctx(), "slow", []store.Progress{{Build: a.c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: 11}}))
+	require.NoError(t, d.Advance(d.ctx(), "slow", []store.Progress{{Incarnation: d.Incarnation(), Build: a.c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: 11}}))
 	require.Eventually(t, func() bool { return !d.instance("slow").Live }, waitMax, 10*time.Millisecond)
 	require.Equal(t, []int64{9, 11}, d.applied(a.c, 1, 2))
 	a.take(2)

@@ -429,7 +429,7 @@ func randomAdvances(t *testing.T, d *db) {
 				}
 				all := slices.Collect(maps.Keys(h.held))
 				lowest := slices.MinFunc(all, func(a, b int) int { return cmp.Compare(applied[a], applied[b]) })
-				now := store.Progress{Build: c.Build, Tenure: h.tenure, Topic: store.EventsTopic, ReadThrough: applied[lowest]}
+				now := store.Progress{Incarnation: d.Incarnation(), Build: c.Build, Tenure: h.tenure, Topic: store.EventsTopic, ReadThrough: applied[lowest]}
 				h.late = append(h.late, now)
 				if rapid.Bool().Draw(rt, "at once") {
 					require.NoError(rt, d.Advance(d.ctx(), h.id, []store.Progress{now}))

@@ -113,7 +113,7 @@ func rebuildBegins(t *testing.T, d *db) {
 	b := l.batch(7, 0, 3)
 	b.Skips = []store.Skip{{Topic: store.EventsTopic, Partition: 3, Position: 6, Key: "c"}}
 	l.apply(b)
-	require.NoError(t, d.Advance(d.ctx(), "i", []store.Progress{{Build: l.c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: 4}}))
+	require.NoError(t, d.Advance(d.ctx(), "i", []store.Progress{{Incarnation: d.Incarnation(), Build: l.c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: 4}}))
 
 	before := l.state()
 	owners, err := d.Owners(d.ctx(), l.c.Build)
@@ -151,7 +151,7 @@ func rebuildBegins(t *testing.T, d *db) {
 	require.True(t, standings[store.EventsTopic][2].Rebuilding)
 	require.NoError(t, view.Close())
 	// One who has not heard of it tells what was.
-	require.NoError(t, d.Advance(d.ctx(), "i", []store.Progress{{Build: l.c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: 7}}))
+	require.NoError(t, d.Advance(d.ctx(), "i", []store.Progress{{Incarnation: d.Incarnation(), Build: l.c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: 7}}))
 	view, err = d.View(d.ctx(), l.c.ID)
 	require.NoError(t, err)
 	positions, err = view.Positions()

@@ -97,7 +97,7 @@ func (s *Store) Survey(_ context.Context, builds []int64) (store.Survey, error) 
 	}
 	for _, builds := range s.members {
 		for _, m := range builds {
-			v.Members = append(v.Members, store.Membership{Enlistment: m.Enlistment, InstanceID: m.InstanceID, ReadThrough: maps.Clone(m.ReadThrough)})
+			v.Members = append(v.Members, store.Membership{Enlistment: m.Enlistment, InstanceID: m.InstanceID, Tenure: m.tenure, ReadThrough: maps.Clone(m.ReadThrough)})
 		}
 	}
 	slices.SortFunc(v.Members, func(a, b store.Membership) int {
@@ -238,6 +238,11 @@ func (s *Store) Advance(_ context.Context, instance string, list []store.Progres
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for _, p := range list {
+		if p.Incarnation != s.incarnation {
+			return store.ErrIncarnation
+		}
+	}
 	for _, p := range list {
 		m := s.members[instance][p.Build]
 		if m != nil && p.Tenure != 0 && m.tenure == p.Tenure {

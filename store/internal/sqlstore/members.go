@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/projhost/projhost/readmodel"
@@ -43,7 +44,19 @@ func (c *Core) Enlist(ctx context.Context, instanceID string, list []store.Enlis
 
 // Advance implements [store.Leases].
 func (c *Core) Advance(ctx context.Context, instanceID string, list []store.Progress) error {
+	current := func() error {
+		if slices.ContainsFunc(list, func(p store.Progress) bool { return p.Incarnation != c.Incarnation() }) {
+			return store.ErrIncarnation
+		}
+		return nil
+	}
+	if err := current(); err != nil {
+		return err
+	}
 	return c.Engine.Read(ctx, "advance", func(conn Conn) error {
+		if err := current(); err != nil { // the way to the database may be another by now
+			return err
+		}
 		for rest := list; len(rest) > 0; {
 			size := readmodel.SelectSize(len(rest))
 			chunk := rest[:min(size, len(rest))]
@@ -115,7 +128,7 @@ func (c *Core) members(ctx context.Context, conn Conn) (list []store.Membership,
 		var m store.Membership
 		var topic string
 		var single, through int64
-		if err := r.Scan(&m.Build, &m.InstanceID, &topic, &single, &through); err != nil {
+		if err := r.Scan(&m.Build, &m.InstanceID, &topic, &single, &through, &m.Tenure); err != nil {
 			return err
 		}
 		if n := len(list); n == 0 || list[n-1].Build != m.Build || list[n-1].InstanceID != m.InstanceID {

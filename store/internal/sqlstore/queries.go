@@ -159,7 +159,7 @@ func newQueries(n *naming) queries {
 		// The instance may have lived after all.
 		dropStranger: n.sql(`DELETE FROM {{members}} WHERE instance_id = {{?}}
 			AND NOT EXISTS (SELECT 1 FROM {{instances}} i WHERE i.id = {{members}}.instance_id)`),
-		members: n.sql(`SELECT build, instance_id, topic, single_owner, read_through FROM {{members}} ORDER BY build, instance_id, topic`),
+		members: n.sql(`SELECT build, instance_id, topic, single_owner, read_through, COALESCE(tenure, 0) FROM {{members}} ORDER BY build, instance_id, topic`),
 		states:  n.sql(`SELECT type, name, live_build, state, state_since_us, halt, epoch FROM {{consumers}} ORDER BY type, name`),
 	}
 }

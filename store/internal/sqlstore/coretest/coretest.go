@@ -705,7 +705,7 @@ func twoTopics(t *testing.T, d *db) {
 	tell := func(events, more int64) {
 		t.Helper()
 		require.NoError(t, h.Store.Advance(d.ctx(), "a", []store.Progress{
-			{Build: c.Build, Tenure: tenure, Topic: "more", ReadThrough: more}, {Build: c.Build, Tenure: tenure, Topic: store.EventsTopic, ReadThrough: events}}))
+			{Build: c.Build, Incarnation: h.Store.Incarnation(), Tenure: tenure, Topic: "more", ReadThrough: more}, {Build: c.Build, Incarnation: h.Store.Incarnation(), Tenure: tenure, Topic: store.EventsTopic, ReadThrough: events}}))
 	}
 	tell(40, 30)
 	through(40, 30)
