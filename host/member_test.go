@@ -216,3 +216,38 @@ func TestHeartbeatsWhileStopping(t *testing.T) {
 		require.Zero(t, st.Instances())
 	})
 }
+
+// Surveys or heartbeats that fail are seen: the host is not ready after twice the
+// TTL, and is again with the next that succeeds.
+func TestOutOfTouchIsNotReady(t *testing.T) {
+	t.Parallel()
+	for call, reason := range map[string]string{"Survey": "no survey", "Heartbeat": "no heartbeat"} {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				st := fake.NewStore(partitions)
+				h := start(t, st, nil, counter("c"))
+				time.Sleep(10 * time.Second)
+				st.SetFault(func(c string, _ int) (error, error) {
+					if c == call {
+						return errors.New("out of order"), nil
+					}
+					return nil, nil
+				})
+				ttl := host.DefaultConfig().InstanceTTL
+				time.Sleep(2*ttl - 6*time.Second)
+				ready, reasons := h.Ready()
+				require.True(t, ready, reasons)
+				time.Sleep(12 * time.Second)
+				ready, reasons = h.Ready()
+				require.False(t, ready)
+				require.Contains(t, reasons[0], reason)
+				st.SetFault(nil)
+				time.Sleep(20 * time.Second)
+				ready, reasons = h.Ready()
+				require.True(t, ready, reasons)
+				require.NoError(t, h.stop())
+			})
+		})
+	}
+}

@@ -28,7 +28,7 @@ func (h *Host) Ready() (bool, []string) {
 	if !running {
 		return false, []string{"the host is starting or stopping"}
 	}
-	var reasons []string
+	reasons := h.outOfTouch()
 	for _, c := range h.consumers {
 		c.mu.Lock()
 		state, since, reason, stuck := c.state, c.retryingSince, c.reason(), c.stuck
@@ -43,6 +43,44 @@ func (h *Host) Ready() (bool, []string) {
 		}
 	}
 	return len(reasons) == 0, reasons
+}
+
+// outOfTouch tells whether the host has neither seen the others nor been seen by
+// them for so long that they have what it held, or should.
+func (h *Host) outOfTouch() (reasons []string) {
+	limit := 2 * h.cfg.InstanceTTL
+	surveyed, beaten := h.touch()
+	if !surveyed.IsZero() && time.Since(surveyed) >= limit {
+		why := "none has ended"
+		if err := h.view().Err; err != nil {
+			why = err.Error()
+		}
+		reasons = append(reasons, fmt.Sprintf("no survey of the hosts has succeeded since %s: %s", surveyed.UTC().Format(time.RFC3339), why))
+	}
+	if !beaten.IsZero() && time.Since(beaten) >= limit {
+		reasons = append(reasons, "no heartbeat has succeeded since "+beaten.UTC().Format(time.RFC3339))
+	}
+	return reasons
+}
+
+// touch is when the latest survey and the latest heartbeat succeeded; zero before
+// the first.
+func (h *Host) touch() (surveyed, beaten time.Time) {
+	h.mu.Lock()
+	member := h.member
+	h.mu.Unlock()
+	if member != nil {
+		beaten = member.Beaten()
+	}
+	return h.view().At, beaten
+}
+
+// age is how long ago something was, 0 if it never was.
+func age(t time.Time) time.Duration {
+	if t.IsZero() {
+		return 0
+	}
+	return time.Since(t)
 }
 
 // Status tells what the host is doing. The error is one of asking the store for
@@ -407,6 +445,8 @@ func (h *Host) sample() metrics.Sample {
 		}
 		s.Consumers = append(s.Consumers, m)
 	}
+	surveyed, beaten := h.touch()
+	s.SurveyAge, s.HeartbeatAge = age(surveyed), age(beaten)
 	s.Claims, s.ClaimFailures, s.Refused = view.Claims, view.ClaimFailures, view.Refused
 	for _, i := range view.Instances {
 		if i.Live {

@@ -39,9 +39,10 @@ type Member struct {
 
 	failed int // heartbeats in a row; Run's own
 
-	mu    sync.Mutex
-	id    string
-	ended chan struct{} // closed when that is an instance no longer
+	mu     sync.Mutex
+	id     string
+	ended  chan struct{} // closed when that is an instance no longer
+	beaten time.Time     // when the latest heartbeat that succeeded was sent
 }
 
 // Join records an instance. Run keeps it.
@@ -56,7 +57,7 @@ func Join(ctx context.Context, leases store.Leases, cfg MemberConfig, log hclog.
 // join makes a new instance the current one. Its id is never one that was used
 // before: ownership rows may still name that, and would come to life with it.
 func (m *Member) join(ctx context.Context) error {
-	id := uuid.NewString()
+	id, asked := uuid.NewString(), time.Now()
 	if err := m.leases.Join(ctx, store.Instance{ID: id, HostName: m.cfg.HostName, TTL: m.cfg.TTL, MaxPartitions: m.cfg.MaxPartitions}); err != nil {
 		return fmt.Errorf("join as an instance: %w", err)
 	}
@@ -65,7 +66,7 @@ func (m *Member) join(ctx context.Context) error {
 	if m.ended != nil {
 		close(m.ended)
 	}
-	m.id, m.ended = id, make(chan struct{})
+	m.id, m.ended, m.beaten = id, make(chan struct{}), asked
 	return nil
 }
 
@@ -75,6 +76,13 @@ func (m *Member) Instance() (id string, ended <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.id, m.ended
+}
+
+// Beaten is when the latest heartbeat was sent that succeeded.
+func (m *Member) Beaten() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.beaten
 }
 
 // Doubt has the next heartbeat sent at once: somebody was told that the instance
@@ -104,10 +112,16 @@ func (m *Member) beat(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, m.cfg.TTL/3)
 	defer cancel()
 	was, _ := m.Instance()
+	asked := time.Now()
 	err := m.leases.Heartbeat(call, was)
 	removed := errors.Is(err, store.ErrNotFound)
 	if removed {
 		err = m.join(call)
+	}
+	if err == nil {
+		m.mu.Lock()
+		m.beaten = asked
+		m.mu.Unlock()
 	}
 	switch {
 	case ctx.Err() != nil:

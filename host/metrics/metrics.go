@@ -52,6 +52,7 @@ type Sample struct {
 
 	Instances                      int // live
 	Claims, ClaimFailures, Refused int64
+	SurveyAge, HeartbeatAge        time.Duration // since the latest that succeeded
 }
 
 // Metrics counts what happens. Its methods are safe for concurrent use.
@@ -142,6 +143,8 @@ var (
 	heldMax     = desc("undelivered_held_max", "How many it keeps at most: then the consumer halts.", "consumer")
 	replayLag   = desc("rebuild_remaining", "Positions that the partition furthest behind of this host has left in a rebuild, 0 if none is under way.", "consumer")
 	hosts       = desc("instances", "Live hosts of the database.")
+	surveyAge   = desc("survey_age_seconds", "Time since the host last saw the others.")
+	beatAge     = desc("heartbeat_age_seconds", "Time since the host's latest heartbeat that succeeded.")
 	claims      = desc("claims_total", "Claims of partitions.")
 	claimErrors = desc("claim_failures_total", "Claims that ended in an error.")
 	refused     = desc("claims_refused_total", "Partitions that claims did not get, since others were faster or hold them.")
@@ -155,7 +158,7 @@ var (
 func (l *looker) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{lag, state, cacheRows, cacheBytes, cacheHits, cacheMisses, queueBytes,
 		instances, memory, calls, failures, restores, remade, dropped, topicEnd, topicMark, topicLag, topicHeld,
-		owned, orphans, unowned, stuck, fenced, undelivered, held, heldMax, replayLag, hosts, claims, claimErrors, refused} {
+		owned, orphans, unowned, stuck, fenced, undelivered, held, heldMax, replayLag, hosts, surveyAge, beatAge, claims, claimErrors, refused} {
 		ch <- d
 	}
 }
@@ -190,6 +193,8 @@ func (l *looker) Collect(ch chan<- prometheus.Metric) {
 		gauge(replayLag, float64(c.ReplayLag), c.Name)
 	}
 	gauge(hosts, float64(s.Instances))
+	gauge(surveyAge, s.SurveyAge.Seconds())
+	gauge(beatAge, s.HeartbeatAge.Seconds())
 	count(claims, uint64(s.Claims))
 	count(claimErrors, uint64(s.ClaimFailures))
 	count(refused, uint64(s.Refused))
