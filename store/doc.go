@@ -9,8 +9,9 @@
 // id); its sequence is its 1-based place there. A topic is an ordered log of
 // messages; a position is a message's place in it, has holes and never goes
 // back. A partition is hash(key) mod N. A consumer is named (type, name); a
-// build is one set of its tables with its own bookkeeping, and one build is
-// live. A lease is the right of one instance to apply one partition of a build;
+// build is one set of its tables with its own declaration and bookkeeping, and one
+// build is live. Beside it there may be a shadow, which is made from history, or a
+// standby, which was live before; a switch makes it the live one. A lease is the right of one instance to apply one partition of a build;
 // its generation rises at each take-over. A checkpoint says up to where a
 // partition of a build is done. An epoch counts a consumer's rebuilds.
 //

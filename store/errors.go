@@ -72,6 +72,19 @@ func (e *DeclarationError) Error() string {
 	return fmt.Sprintf("%s: the module declares other %s than the stored build was made with", e.Consumer, strings.Join(e.Changed, ", "))
 }
 
+// ViewError is a public name that cannot be made to show the live build: the
+// database refuses to replace its view, which shows an older one.
+type ViewError struct {
+	Name string
+	Err  error
+}
+
+func (e *ViewError) Error() string {
+	return fmt.Sprintf("view %q does not show the live build, since what is built on it stands in the way: %v", e.Name, e.Err)
+}
+
+func (e *ViewError) Unwrap() error { return e.Err }
+
 // TransientError is a failure that has nothing to do with the data: locked,
 // full, unreachable, deadlocked. Hint says what an operator can do.
 type TransientError struct {

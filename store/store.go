@@ -21,6 +21,7 @@ type Store interface {
 	Undelivered
 	Operations
 	Rebuilds
+	Builds
 
 	// Info describes the driver, the server and the schema.
 	Info(ctx context.Context) (Info, error)
@@ -132,7 +133,8 @@ type Consumers interface {
 	// Checkpoints returns a build's, by topic and partition.
 	Checkpoints(ctx context.Context, build int64) ([]Checkpoint, error)
 	// Halt marks a consumer halted with the reason, if the caller still holds
-	// the given lease: ErrFenced otherwise. The first halt stands.
+	// the given lease: ErrFenced otherwise. The first halt stands. If the lease is of
+	// a build that is not live, that is halted instead, and the consumer is not.
 	Halt(ctx context.Context, id ConsumerID, lease Lease, h Halt) error
 	// ClearHalt lets a halted consumer run again (a restart or a new module
 	// tries the message again). It reports whether it was halted. Leases stay

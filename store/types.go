@@ -280,6 +280,9 @@ type Checkpoint struct {
 	// IncompleteThrough is up to where history was missing, since the latest
 	// rebuild.
 	IncompleteThrough int64
+	// StopAt is where the partition's owner stops, 0 for nowhere. It reads it with
+	// the checkpoint, after each claim.
+	StopAt int64
 }
 
 // Standing is how far a topic is applied in a partition of a build, and by whom.
@@ -374,6 +377,7 @@ type Survey struct {
 	Instances []InstanceStatus      // by start, id
 	Members   []Membership          // by build, instance; of all instances there are
 	Consumers []ConsumerStatus      // by type, name
+	Builds    []BuildStatus         // by consumer, build; those that are not live
 	Owners    map[int64][]Ownership // by build, each by partition; of the builds asked for
 }
 
@@ -391,7 +395,7 @@ type Batch struct {
 	Retries     []Retry          // sorted by id
 	Records     []Record
 	Skips       []Skip // recorded also in the consumer's history
-	Halt        *Halt  // the consumer halts with this batch, unless it is not running
+	Halt        *Halt  // the consumer (or the build, if it is not live) halts with this batch, unless it is not running
 }
 
 // TableWrites are the final rows of one table, at most one a key, sorted by key

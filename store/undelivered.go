@@ -33,8 +33,8 @@ type Undelivered interface {
 	CountUndelivered(ctx context.Context) (map[ConsumerID]map[UndeliveredStatus]int64, error)
 	// ListUndelivered returns a page of rows, by id, without payloads.
 	ListUndelivered(ctx context.Context, q UndeliveredQuery) ([]UndeliveredMessage, error)
-	// UndeliveredMessage returns one row with its copy; ErrNotFound, also if it
-	// is of another consumer.
+	// UndeliveredMessage returns one row with its copy, of whatever build;
+	// ErrNotFound, also if it is of another consumer.
 	UndeliveredMessage(ctx context.Context, id ConsumerID, row int64) (UndeliveredMessage, error)
 	// History returns up to limit entries of a consumer's history with an id
 	// above after, by id. It is kept for good, also of dropped consumers.
@@ -136,6 +136,7 @@ type Head struct {
 // UndeliveredQuery selects a page of rows. Empty members select all.
 type UndeliveredQuery struct {
 	Consumer  ConsumerID
+	Build     int64 // of the consumer's; 0: the live one
 	Selection Selection
 	After     int64 // id
 	Limit     int

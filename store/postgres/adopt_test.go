@@ -97,3 +97,66 @@ func TestSubscribeAdoptsTables(t *testing.T) {
 		})
 	}
 }
+
+// A user's view that reads what the new build does not have keeps the public name
+// where it was; hosts start all the same, and go on once it has gone. Where the columns stay
+// the same grants survive.
+func TestSwitchLeavesUsersWhatTheyBuilt(t *testing.T) {
+	ctx := t.Context()
+	dsn := dbtest.Postgres(t)
+	s, err := Open(ctx, Options{DSN: dsn, TablePrefix: "ph_", Partitions: 4})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	admin, err := pgx.Connect(ctx, dsn)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = admin.Close(context.Background()) })
+	decl := func(digest string, columns ...abi.Column) store.Declaration {
+		tables, err := readmodel.NewTables([]abi.Table{{Name: "accounts", Columns: columns}})
+		require.NoError(t, err)
+		return store.Declaration{ID: store.ConsumerID{Type: "projection", Name: "p"}, Topics: []string{store.EventsTopic}, Tables: tables,
+			Fingerprint: store.Fingerprint{Version: 1, Inputs: "i", Keys: "k", Tables: digest, Logic: "l"}, Plugin: "p", Digest: digest}
+	}
+	n, note := abi.Column{Name: "n", Kind: abi.ColumnInt}, abi.Column{Name: "note", Kind: abi.ColumnText}
+	switchTo := func(d store.Declaration) (before, now store.Build) {
+		t.Helper()
+		list, err := s.ListBuilds(ctx, d.ID)
+		require.NoError(t, err)
+		b, err := s.StartShadow(ctx, d, "ops")
+		require.NoError(t, err)
+		require.NoError(t, s.Switch(ctx, store.Switch{Consumer: d.ID, Build: b.ID, Actor: "ops"}))
+		return list[0], b
+	}
+	granted := func() (n int) {
+		t.Helper()
+		require.NoError(t, admin.QueryRow(ctx, `SELECT count(*) FROM information_schema.role_table_grants WHERE table_name = 'accounts' AND grantee = 'PUBLIC'`).Scan(&n))
+		return n
+	}
+	_, err = s.Subscribe(ctx, decl("1", n, note))
+	require.NoError(t, err)
+	_, err = admin.Exec(ctx, `GRANT SELECT ON accounts TO PUBLIC; CREATE VIEW mine AS SELECT "key", note FROM accounts`)
+	require.NoError(t, err)
+
+	old, _ := switchTo(decl("2", n, note))
+	require.NoError(t, s.ShowLive(ctx, old.Consumer))
+	require.Equal(t, 1, granted())
+	require.NoError(t, s.DropBuild(ctx, old.Consumer, old.ID, "ops"))
+
+	old, now := switchTo(decl("3", n))
+	var stuck *store.ViewError
+	require.ErrorAs(t, s.ShowLive(ctx, old.Consumer), &stuck)
+	require.Equal(t, "accounts", stuck.Name)
+	c, err := s.Subscribe(ctx, decl("3", n))
+	require.NoError(t, err)
+	require.Equal(t, now.ID, c.Build)
+	require.ErrorAs(t, s.DropBuild(ctx, old.Consumer, old.ID, "ops"), &stuck, "it is shown still")
+	require.Equal(t, 1, granted())
+	_, err = admin.Exec(ctx, `DROP VIEW mine`)
+	require.NoError(t, err)
+	c, err = s.Subscribe(ctx, decl("3", n))
+	require.NoError(t, err)
+	require.Equal(t, now.ID, c.Build)
+	list, err := s.ListBuilds(ctx, c.ID)
+	require.NoError(t, err)
+	require.Len(t, list, 1, "what was given up is finished by the next start")
+	require.NoError(t, s.ShowLive(ctx, c.ID))
+}

@@ -56,32 +56,13 @@ func (s *Store) create(tx *tx, d *store.Declaration) (store.Consumer, error) {
 			return none, fmt.Errorf("%s reads the topic %q: %w", d.ID, topic, store.ErrNotFound)
 		}
 	}
-	tables, err := readmodel.MarshalTables(d.Tables)
-	if err != nil {
-		return none, err
-	}
-	topics, err := json.Marshal(d.Topics)
-	if err != nil {
-		return none, err
-	}
 	now := s.nowUS()
-	build, err := tx.queryInt(ctx, s.q.insertBuild, d.ID.Type, d.ID.Name, now, d.Digest, string(tables))
+	build, err := s.insertBuild(tx, d, now)
 	if err != nil {
 		return none, err
 	}
-	f := d.Fingerprint
-	if _, err := tx.exec(s.q.insertConsumer, d.ID.Type, d.ID.Name, now, build, d.Plugin, d.Digest, string(topics),
-		int64(f.Version), f.Inputs, f.Keys, f.Tables, f.Logic); err != nil {
+	if _, err := tx.exec(s.q.insertConsumer, d.ID.Type, d.ID.Name, now, build); err != nil {
 		return none, err
-	}
-	n := int64(s.info.Partitions)
-	if _, err := tx.exec(s.q.insertOwnership, n, build); err != nil {
-		return none, err
-	}
-	for _, topic := range d.Topics {
-		if _, err := tx.exec(s.q.insertCheckpts, n, build, topic); err != nil {
-			return none, err
-		}
 	}
 	for _, t := range d.Tables {
 		if err := s.createTable(tx, d, t, build); err != nil {
@@ -92,7 +73,35 @@ func (s *Store) create(tx *tx, d *store.Declaration) (store.Consumer, error) {
 		return none, err
 	}
 	return store.Consumer{ID: d.ID, State: store.StateRunning, StateSinceUS: now, Build: build, Plugin: d.Plugin, Digest: d.Digest,
-		Topics: slices.Clone(d.Topics), Fingerprint: f, Tables: s.tableRefs(d.Tables, build, 0)}, nil
+		Topics: slices.Clone(d.Topics), Fingerprint: d.Fingerprint, Tables: s.tableRefs(d.Tables, build, 0)}, nil
+}
+
+// insertBuild records a build with its ownership rows and checkpoints.
+func (s *Store) insertBuild(tx *tx, d *store.Declaration, now int64) (int64, error) {
+	tables, err := readmodel.MarshalTables(d.Tables)
+	if err != nil {
+		return 0, err
+	}
+	topics, err := json.Marshal(d.Topics)
+	if err != nil {
+		return 0, err
+	}
+	f := d.Fingerprint
+	build, err := tx.queryInt(context.Background(), s.q.insertBuild, d.ID.Type, d.ID.Name, now, now, d.Plugin, d.Digest, string(topics),
+		int64(f.Version), f.Inputs, f.Keys, f.Tables, f.Logic, string(tables))
+	if err != nil {
+		return 0, err
+	}
+	n := int64(s.info.Partitions)
+	if _, err := tx.exec(s.q.insertOwnership, n, build); err != nil {
+		return 0, err
+	}
+	for _, topic := range d.Topics {
+		if _, err := tx.exec(s.q.insertCheckpts, n, build, topic); err != nil {
+			return 0, err
+		}
+	}
+	return build, nil
 }
 
 // resume finds a consumer at a later start. It creates nothing but views: a
@@ -106,14 +115,16 @@ func (s *Store) resume(tx *tx, d *store.Declaration, c store.Consumer) (store.Co
 		return c, err
 	}
 	c.Tables = s.tableRefs(d.Tables, c.Build, c.Epoch)
-	for _, ref := range c.Tables {
-		if err := s.checkTable(tx, ref); err != nil {
-			return c, err
-		}
+	all, err := s.BuildsOf(context.Background(), s.ledgerConn(tx.conn), d.ID)
+	if err != nil {
+		return c, err
+	}
+	all.Live.Tables = c.Tables
+	if err := s.showLive(tx, all); err != nil {
+		return c, err
 	}
 	if c.Plugin != d.Plugin || c.Digest != d.Digest || c.Fingerprint.Logic != d.Fingerprint.Logic {
-		record := sqlstore.Step{Text: s.q.updateLogic, Args: []any{d.Plugin, d.Digest, d.Fingerprint.Logic, d.ID.Type, d.ID.Name}}
-		if err := s.runSteps(tx, s.RevisionSteps(&c, d, record)); err != nil {
+		if err := s.runSteps(tx, s.RevisionSteps(&c, d)); err != nil {
 			return c, err
 		}
 		now, err := s.loadConsumer(context.Background(), tx.conn, d.ID)
@@ -238,7 +249,7 @@ func (s *Store) Checkpoints(ctx context.Context, build int64) (list []store.Chec
 		for rows.next() {
 			list = append(list, store.Checkpoint{Topic: c.intern(rows.text(0)), Partition: int(rows.int(1)), Position: rows.int(2),
 				Epoch: rows.int(3), EffectsThrough: rows.int(4),
-				EffectsBefore: rows.int(5), ReplayThrough: rows.int(6), PrunedEpoch: rows.int(7), IncompleteThrough: rows.int(8)})
+				EffectsBefore: rows.int(5), ReplayThrough: rows.int(6), PrunedEpoch: rows.int(7), IncompleteThrough: rows.int(8), StopAt: rows.int(9)})
 		}
 		return rows.close()
 	})

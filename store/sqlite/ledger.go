@@ -28,6 +28,10 @@ func (s *Store) newLedger() *sqlstore.Ledger {
 		Consumer: func(ctx context.Context, c sqlstore.Conn, id store.ConsumerID) (store.Consumer, error) {
 			return s.loadConsumer(ctx, c.(*ledgerConn).conn, id)
 		},
+		Tables: func(build, epoch int64, text string) ([]store.TableRef, error) {
+			tables, err := s.buildTables(build, text)
+			return s.tableRefs(tables, build, epoch), err
+		},
 		Partitions: func() int { return s.info.Partitions },
 		InsertMax:  1, // its text is the same whatever the number of records
 	})

@@ -64,7 +64,7 @@ func (s *Store) Survey(ctx context.Context, builds []int64) (v store.Survey, err
 		if v.Members, err = s.listMembers(ctx, c); err != nil {
 			return err
 		}
-		if v.Consumers, err = s.states(ctx, c); err != nil {
+		if v.Consumers, v.Builds, err = sqlstore.States(ctx, s.ledgerConn(c), s.q.states); err != nil {
 			return err
 		}
 		v.Instances, err = s.listInstances(ctx, c)
@@ -101,22 +101,6 @@ func (s *Store) listMembers(ctx context.Context, c *conn) (list []store.Membersh
 			list = append(list, m)
 		}
 		list[len(list)-1].ReadThrough[c.intern(rows.text(2))] = rows.int(4)
-	}
-	return list, rows.close()
-}
-
-func (s *Store) states(ctx context.Context, c *conn) (list []store.ConsumerStatus, err error) {
-	rows, err := c.query(ctx, s.q.states)
-	if err != nil {
-		return nil, err
-	}
-	for rows.next() {
-		st := store.ConsumerStatus{ID: store.ConsumerID{Type: rows.text(0), Name: rows.text(1)}, Build: rows.int(2),
-			State: store.ConsumerState(rows.text(3)), Epoch: rows.int(6)}
-		if rows.vals[5] != nil {
-			st.Halt = sqlstore.HaltOf(rows.text(5), rows.int(4))
-		}
-		list = append(list, st)
 	}
 	return list, rows.close()
 }

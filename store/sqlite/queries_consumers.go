@@ -17,9 +17,9 @@ type consumerQueries struct {
 	consumer        string
 	consumers       string
 	insertConsumer  string
-	updateLogic     string
 	insertBuild     string
 	tableOwner      string
+	ownsTable       string
 	claimTable      string
 	insertOwnership string
 	insertCheckpts  string
@@ -63,21 +63,21 @@ type consumerQueries struct {
 	guardChanges string
 }
 
-const consumerColumns = `c.type, c.name, c.state, c.state_since_us, c.halt, c.epoch, c.live_build, c.plugin, c.digest, c.topics,
- c.fingerprint_version, c.inputs_hash, c.keys_hash, c.tables_hash, c.logic_hash, b.tables`
+const consumerColumns = `c.type, c.name, c.state, c.state_since_us, c.halt, c.epoch, c.live_build, b.plugin, b.digest, b.topics,
+ b.fingerprint_version, b.inputs_hash, b.keys_hash, b.tables_hash, b.logic_hash, b.tables`
 
 const consumerSQL = `SELECT ` + consumerColumns + ` FROM {{consumers}} c JOIN {{builds}} b ON b.id = c.live_build`
 
 func newConsumerQueries(n *naming) consumerQueries {
 	return consumerQueries{
-		consumer:  n.sql(consumerSQL + ` WHERE c.type = ? AND c.name = ?`),
-		consumers: n.sql(consumerSQL + ` ORDER BY c.type, c.name`),
-		insertConsumer: n.sql(`INSERT INTO {{consumers}} (type, name, state, state_since_us, live_build, plugin, digest, topics,
-			fingerprint_version, inputs_hash, keys_hash, tables_hash, logic_hash) VALUES (?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`),
-		updateLogic: n.sql(`UPDATE {{consumers}} SET plugin = ?, digest = ?, logic_hash = ?, revision = revision + 1 WHERE type = ? AND name = ?`),
-		insertBuild: n.sql(`INSERT INTO {{builds}} (consumer_type, consumer_name, created_us, digest, tables) VALUES (?, ?, ?, ?, ?) RETURNING id`),
-		tableOwner: n.sql(`SELECT t.consumer_type, t.consumer_name, c.plugin FROM {{read_model_tables}} t
-			LEFT JOIN {{consumers}} c ON c.type = t.consumer_type AND c.name = t.consumer_name WHERE t.name = ?`),
+		consumer:       n.sql(consumerSQL + ` WHERE c.type = ? AND c.name = ?`),
+		consumers:      n.sql(consumerSQL + ` ORDER BY c.type, c.name`),
+		insertConsumer: n.sql(`INSERT INTO {{consumers}} (type, name, state, state_since_us, live_build) VALUES (?, ?, 'running', ?, ?)`),
+		insertBuild: n.sql(`INSERT INTO {{builds}} (consumer_type, consumer_name, created_us, state, state_since_us, plugin, digest, topics,
+			fingerprint_version, inputs_hash, keys_hash, tables_hash, logic_hash, tables) VALUES (?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id`),
+		tableOwner: n.sql(`SELECT t.consumer_type, t.consumer_name, b.plugin FROM {{read_model_tables}} t
+			LEFT JOIN {{consumers}} c ON c.type = t.consumer_type AND c.name = t.consumer_name LEFT JOIN {{builds}} b ON b.id = c.live_build WHERE t.name = ?`),
+		ownsTable:  n.sql(`SELECT 1 FROM {{read_model_tables}} WHERE name = ? AND consumer_type = ? AND consumer_name = ?`),
 		claimTable: n.sql(`INSERT INTO {{read_model_tables}} (name, consumer_type, consumer_name, declared, build) VALUES (?, ?, ?, ?, ?)`),
 		insertOwnership: n.sql(`WITH RECURSIVE p (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM p WHERE i + 1 < ?)
 			INSERT INTO {{ownership}} (build, partition) SELECT ?, i FROM p`),
@@ -85,7 +85,7 @@ func newConsumerQueries(n *naming) consumerQueries {
 			INSERT INTO {{checkpoints}} (build, topic, partition) SELECT ?, ?, i FROM p`),
 		countOwnership: n.sql(`SELECT count(*) FROM {{ownership}} WHERE build = ?`),
 		countCheckpts:  n.sql(`SELECT count(*) FROM {{checkpoints}} WHERE build = ?`),
-		checkpoints:    n.sql(`SELECT topic, partition, position, epoch, effects_through, effects_before, replay_through, pruned_epoch, incomplete_through FROM {{checkpoints}} WHERE build = ? ORDER BY topic, partition`),
+		checkpoints:    n.sql(`SELECT topic, partition, position, epoch, effects_through, effects_before, replay_through, pruned_epoch, incomplete_through, stop_at FROM {{checkpoints}} WHERE build = ? ORDER BY topic, partition`),
 		checkpoint:     n.sql(`SELECT position, epoch FROM {{checkpoints}} WHERE build = ? AND topic = ? AND partition = ?`),
 		position: n.sql(`SELECT max(c.position, coalesce((SELECT m.read_through FROM {{members}} m WHERE m.build = c.build AND m.topic = c.topic
 			AND m.instance_id = (SELECT o.instance_id FROM {{ownership}} o WHERE o.build = c.build AND o.partition = c.partition)), 0))
@@ -137,7 +137,7 @@ func newConsumerQueries(n *naming) consumerQueries {
 		dropMemberships: n.sql(`DELETE FROM {{members}} WHERE instance_id = ?`),
 		dropStrangers:   n.sql(`DELETE FROM {{members}} WHERE instance_id NOT IN (SELECT id FROM {{instances}})`),
 		members:         n.sql(`SELECT build, instance_id, topic, single_owner, read_through, coalesce(tenure, 0) FROM {{members}} ORDER BY build, instance_id, topic`),
-		states:          n.sql(`SELECT type, name, live_build, state, state_since_us, halt, epoch FROM {{consumers}} ORDER BY type, name`),
+		states:          n.sql(sqlstore.StatesSQL),
 		ownersOf: n.sql(`SELECT build, partition, instance_id, generation FROM {{ownership}}
 			WHERE build IN (SELECT value FROM json_each(?)) ORDER BY build, partition`),
 

@@ -110,13 +110,21 @@ SELECT @build, s.topic, s.position, s.[partition], s.[key], s.key_hash, s.every_
 FROM @skips AS s WHERE ` + notSkippedSQL + `;
 `
 
-	// The first halt stands, and an operator's pause is not displaced.
-	haltConsumerSQL = `INSERT INTO {{consumer_history}} (` + historyColumnsSQL + `)
+	// The first halt stands, and an operator's pause is not displaced. What is not live
+	// halts by itself.
+	haltConsumerSQL = haltEntrySQL + `FROM {{consumers}} AS c WHERE c.type = ` + consumerTypeSQL + ` AND c.name = ` + consumerNameSQL + ` AND c.live_build = @build
+ AND c.state IN ('running', 'rebuilding');
+UPDATE {{consumers}} SET state = 'halted', halt = CAST(@halt COLLATE ` + collation + ` AS varchar(max)), state_since_us = @now
+WHERE type = ` + consumerTypeSQL + ` AND name = ` + consumerNameSQL + ` AND live_build = @build AND state IN ('running', 'rebuilding');
+` + haltEntrySQL + `FROM {{consumers}} AS c INNER JOIN {{builds}} AS b ON b.id = @build
+WHERE c.type = ` + consumerTypeSQL + ` AND c.name = ` + consumerNameSQL + ` AND c.live_build <> @build AND b.state = 'running';
+UPDATE {{builds}} SET state = 'halted', halt = CAST(@halt COLLATE ` + collation + ` AS varchar(max)), state_since_us = @now
+WHERE id = @build AND state = 'running'
+ AND NOT EXISTS (SELECT 1 FROM {{consumers}} AS c WHERE c.type = ` + consumerTypeSQL + ` AND c.name = ` + consumerNameSQL + ` AND c.live_build = @build);
+`
+	haltEntrySQL = `INSERT INTO {{consumer_history}} (` + historyColumnsSQL + `)
 SELECT c.type, c.name, @build, @now, 'host', 'halt', CAST(@halt_topic COLLATE ` + collation + ` AS varchar(1020)), @halt_partition, @halt_position,
  CAST(@halt_key COLLATE ` + collation + ` AS varchar(1020)), CAST(@halt COLLATE ` + collation + ` AS varchar(max))
-FROM {{consumers}} AS c WHERE c.type = ` + consumerTypeSQL + ` AND c.name = ` + consumerNameSQL + ` AND c.state IN ('running', 'rebuilding');
-UPDATE {{consumers}} SET state = 'halted', halt = CAST(@halt COLLATE ` + collation + ` AS varchar(max)), state_since_us = @now
-WHERE type = ` + consumerTypeSQL + ` AND name = ` + consumerNameSQL + ` AND state IN ('running', 'rebuilding');
 `
 
 	// See standing. Of a row that is both what it was and what it becomes it cannot

@@ -18,6 +18,17 @@ import (
 	"github.com/projhost/projhost/store"
 )
 
+// build is a row of a consumer's builds.
+func build(id int64, tables string, standing int64) []driver.Value {
+	return []driver.Value{id, int64(7), "running", int64(5), nil, int64(0), "running", int64(5), nil, int64(0),
+		int64(5), "p", "sha256:0", `["events"]`, int64(1), "i", "k", "t", "l", tables, standing, int64(0), int64(0), int64(0), int64(0)}
+}
+
+// transactions are those of the texts that are transactions.
+func transactions(texts []string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(text string) bool { return !strings.Contains(text, "BEGIN TRANSACTION") }), "\n")
+}
+
 // The portable roles send T-SQL: no other engine's quotes, limits or parameters,
 // no list of more than 1,000 rows, and no argument without a type, which the
 // scripted server looks at.
@@ -29,9 +40,13 @@ func TestRolesSpeakTransactSQL(t *testing.T) {
 	require.NoError(t, err)
 	consumer := []driver.Value{"projection", "x", "running", int64(5), nil, int64(0), int64(7), "p", "sha256:0", `["events"]`,
 		int64(1), "i", "k", "t", "l", string(text)}
-	subscribed := false
+	subscribed, standing := false, int64(0)
 	srv.answer = boot(t, func(e sent) (*reply, error) {
 		switch {
+		case strings.HasPrefix(e.text, "SELECT c.type, c.name, c.live_build"):
+			return rows([]driver.Value{"projection", "x", int64(7), "running", int64(5), nil, int64(0), int64(7), "running", int64(5), nil, int64(0), int64(0), int64(0)}), nil
+		case strings.HasPrefix(e.text, "SELECT b.id, c.live_build"):
+			return rows(build(7, string(text), 0), build(8, string(text), standing)), nil
 		case strings.HasPrefix(e.text, "SELECT c.type, c.name"):
 			if subscribed {
 				return rows(consumer), nil
@@ -45,6 +60,8 @@ func TestRolesSpeakTransactSQL(t *testing.T) {
 			return rows([]driver.Value{int64(1_700_000_000_000_000)}), nil
 		case strings.HasPrefix(e.text, "SELECT adopting"):
 			return rows([]driver.Value{nil}), nil
+		case strings.Contains(e.text, "pruned_epoch < epoch"):
+			return rows([]driver.Value{int64(0)}), nil
 		case strings.HasPrefix(e.text, "SELECT count(*) FROM [ph_ownership]"), strings.HasPrefix(e.text, "SELECT count(*) FROM [ph_checkpoints]"):
 			return rows([]driver.Value{int64(256)}), nil
 		case strings.HasPrefix(e.text, "SELECT count(*)"):
@@ -157,6 +174,18 @@ func TestRolesSpeakTransactSQL(t *testing.T) {
 	note("retry", err)
 	_, err = s.DeleteUndelivered(ctx, d.ID, everything, store.Action{Actor: "ops"})
 	note("delete", err)
+	_, err = s.ListBuilds(ctx, d.ID)
+	require.NoError(t, err)
+	before := len(srv.texts())
+	_, err = s.StopAt(ctx, d.ID)
+	note("stop", err)
+	note("switch", s.Switch(ctx, store.Switch{Consumer: d.ID, Build: 8, Keep: store.Keep{For: time.Hour}, Actor: "ops"}))
+	note("cancel", s.CancelShadow(ctx, d.ID, 8, "ops"))
+	standing = 1
+	note("keep", s.KeepBuild(ctx, d.ID, 8, store.Keep{Cold: true}, "ops"))
+	golden(t, "builds.sql", transactions(srv.texts()[before:]))
+	_, err = s.GoOn(ctx, d.ID, time.Second)
+	note("go on", err)
 	consumer[2] = "halted"
 	note("resume", s.Resume(ctx, d.ID, 0, "ops"))
 	var changed *store.ChangedError

@@ -20,6 +20,7 @@ var randomCases = []testCase{
 	{"AppliesEqualTheModel", randomApplies},
 	{"PositionsAreNeverAheadOfWhatIsApplied", randomAdvances},
 	{"UndeliveredEqualsTheModel", randomUndelivered},
+	{"BuildsEqualTheModel", randomBuilds},
 }
 
 // model is what a projection holds, in memory: the same operations on it and on

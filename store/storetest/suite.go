@@ -77,6 +77,8 @@ func groups() []group {
 		{"Undelivered", undeliveredCases},
 		{"Operation", operationCases},
 		{"Rebuild", rebuildCases},
+		{"Shadow", shadowCases},
+		{"Switch", switchCases},
 		{"Random", randomCases},
 	}
 }

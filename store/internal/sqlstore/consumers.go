@@ -122,9 +122,8 @@ func (c *Core) create(ctx context.Context, d *store.Declaration) (record, error)
 		steps = append(steps, Step{Text: c.q.claimTable, Args: []any{cl.public, d.ID.Type, d.ID.Name, cl.declared, build, adopting}})
 	}
 	steps = append(steps,
-		Step{Text: c.q.insertConsumer, Args: []any{d.ID.Type, d.ID.Name, now, build, d.Plugin, d.Digest, string(topics),
-			int64(f.Version), f.Inputs, f.Keys, f.Tables, f.Logic}},
-		Step{Text: c.q.insertBuild, Args: []any{build, d.ID.Type, d.ID.Name, now, d.Digest, r.tables}},
+		Step{Text: c.q.insertConsumer, Args: []any{d.ID.Type, d.ID.Name, now, build}},
+		c.buildStep(d, build, now, string(topics), r.tables),
 		c.SubscribedStep(d, build))
 	if err := c.writeAll(ctx, "subscribe "+d.ID.String(), append(steps, c.bookkeeping(build, d.Topics)...)); err != nil {
 		var transient *store.TransientError
@@ -134,6 +133,13 @@ func (c *Core) create(ctx context.Context, d *store.Declaration) (record, error)
 		return record{}, err
 	}
 	return r, c.settleTables(ctx, d.ID, r.Tables)
+}
+
+// buildStep records a build.
+func (c *Core) buildStep(d *store.Declaration, build, now int64, topics, tables string) Step {
+	f := d.Fingerprint
+	return Step{Text: c.q.insertBuild, Args: []any{build, d.ID.Type, d.ID.Name, now, now, d.Plugin, d.Digest, topics,
+		int64(f.Version), f.Inputs, f.Keys, f.Tables, f.Logic, tables}}
 }
 
 // bookkeeping makes a build's ownership rows and checkpoints.
@@ -210,22 +216,29 @@ func (c *Core) resume(ctx context.Context, d *store.Declaration, r record) (reco
 		return r, err
 	}
 	r.Tables = c.tableRefs(d.Tables, r.Build, r.Epoch)
-	if err := c.settleTables(ctx, d.ID, r.Tables); err != nil {
+	err := c.settleTables(ctx, d.ID, r.Tables)
+	// What the name shows is older than it could be, and no reason not to go on.
+	if _, shows := errors.AsType[*store.ViewError](err); err != nil && !shows {
+		return r, err
+	}
+	if err := c.tidyBuilds(ctx, d.ID); err != nil {
 		return r, err
 	}
 	if r.Plugin == d.Plugin && r.Digest == d.Digest && r.Fingerprint.Logic == d.Fingerprint.Logic {
 		return r, nil
 	}
-	record := Step{Text: c.q.updateLogic, Args: []any{d.Plugin, d.Digest, d.Fingerprint.Logic, d.ID.Type, d.ID.Name}}
 	for range attemptsMax {
-		err := c.writeAll(ctx, "record the logic of "+d.ID.String(), c.RevisionSteps(&r.Consumer, d, record))
+		err := c.writeAll(ctx, "record the logic of "+d.ID.String(), c.RevisionSteps(&r.Consumer, d))
 		if err != nil && !Moved(err) {
 			return r, err
 		}
 		// An operator may act meanwhile, and the lock is against other starts only.
-		refs := r.Tables
+		refs, build := r.Tables, r.Build
 		if r, err = c.load(ctx, d.ID); err != nil {
 			return r, err
+		}
+		if r.Build != build {
+			return c.resume(ctx, d, r)
 		}
 		r.Tables = refs
 		if r.Digest == d.Digest && r.Fingerprint.Logic == d.Fingerprint.Logic && r.Plugin == d.Plugin {
@@ -376,7 +389,7 @@ func (c *Core) Checkpoints(ctx context.Context, build int64) (list []store.Check
 		return each(ctx, conn, c.q.checkpoints, []any{build}, func(r Rows) error {
 			var cp store.Checkpoint
 			var partition int64
-			err := r.Scan(&cp.Topic, &partition, &cp.Position, &cp.Epoch, &cp.EffectsThrough, &cp.EffectsBefore, &cp.ReplayThrough, &cp.PrunedEpoch, &cp.IncompleteThrough)
+			err := r.Scan(&cp.Topic, &partition, &cp.Position, &cp.Epoch, &cp.EffectsThrough, &cp.EffectsBefore, &cp.ReplayThrough, &cp.PrunedEpoch, &cp.IncompleteThrough, &cp.StopAt)
 			if cp.Topic == topic {
 				cp.Topic = topic // one string for all
 			}

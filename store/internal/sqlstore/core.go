@@ -59,6 +59,10 @@ func New(e Engine, d *Dialect, opt store.Options) (*Core, error) {
 	c := &Core{Engine: e, Dialect: d, Opt: opt, names: names, migrations: migrations, lockSlot: make(chan struct{}, 1)}
 	c.q = newQueries(names)
 	c.Ledger = NewLedger(LedgerDB{Rows: d.Rows, SQL: names.sql, Read: e.Read, WriteAll: c.writeAll, Partitions: c.Partitions,
+		Tables: func(build, epoch int64, text string) ([]store.TableRef, error) {
+			tables, err := c.tablesOf(build, text)
+			return c.tableRefs(tables, build, epoch), err
+		},
 		InsertMax: insertMax, ForUpdate: d.ForUpdate, KeyHash: d.KeyHash,
 		Consumer: func(ctx context.Context, conn Conn, id store.ConsumerID) (store.Consumer, error) {
 			r, err := c.loadConsumer(ctx, conn, id)

@@ -26,6 +26,7 @@ type Ledger struct {
 	db       LedgerDB
 	q        ledgerQueries
 	rebuilds rebuildQueries
+	bq       buildQueries
 	keyHash  string // ", key_hash", if the tables have it
 }
 
@@ -40,6 +41,8 @@ type LedgerDB struct {
 	WriteAll func(ctx context.Context, op string, steps []Step) error
 	// Consumer reads a consumer; store.ErrNotFound.
 	Consumer func(ctx context.Context, conn Conn, id store.ConsumerID) (store.Consumer, error)
+	// Tables gives the tables of a build from the text of their declaration.
+	Tables func(build, epoch int64, text string) ([]store.TableRef, error)
 	// Partitions is N.
 	Partitions func() int
 	// InsertMax is how many rows one INSERT may have.
@@ -58,7 +61,7 @@ func NewLedger(db LedgerDB) *Ledger {
 	if db.KeyHash {
 		l.keyHash = ", key_hash"
 	}
-	l.q, l.rebuilds = newLedgerQueries(l), newRebuildQueries(l)
+	l.q, l.rebuilds, l.bq = newLedgerQueries(l), newRebuildQueries(l), newBuildQueries(l)
 	return l
 }
 
@@ -87,6 +90,7 @@ const (
 	historyColumns = `consumer_type, consumer_name, build, at_us, actor, action, topic, "partition", position, "key", detail`
 
 	liveBuildSQL  = `(SELECT c.live_build FROM {{consumers}} c WHERE c.type = {{?}} AND c.name = {{?}})`
+	ownBuildsSQL  = `(SELECT b.id FROM {{builds}} b WHERE b.consumer_type = {{?}} AND b.consumer_name = {{?}})`
 	ofConsumerSQL = ` WHERE type = {{?}} AND name = {{?}} AND state = ? AND live_build = ? AND epoch = ?`
 	headsSQL      = `SELECT h.followers, ` + undeliveredColumns + ` FROM (SELECT min(id) AS head, count(*) - 1 AS followers FROM {{undelivered}}
  WHERE build = ? AND "partition" IN (%s) AND status <> 'DEAD_LETTER' GROUP BY "partition", "key") h JOIN {{undelivered}} u ON u.id = h.head
@@ -99,7 +103,7 @@ func newLedgerQueries(l *Ledger) ledgerQueries {
 	return ledgerQueries{
 		line: sql(`SELECT ` + undeliveredColumns + payloadColumns + ` FROM {{undelivered}} u
 			WHERE u.build = ? AND u."partition" = ? AND u."key" = {{?}} AND u.status <> 'DEAD_LETTER' AND u.id > ? ORDER BY u.id`),
-		message: sql(`SELECT ` + undeliveredColumns + payloadColumns + ` FROM {{undelivered}} u WHERE u.id = ? AND u.build = ` + liveBuildSQL),
+		message: sql(`SELECT ` + undeliveredColumns + payloadColumns + ` FROM {{undelivered}} u WHERE u.id = ? AND u.build IN ` + ownBuildsSQL),
 		held: sql(`SELECT ` + undeliveredColumns + ` FROM {{undelivered}} u
 			WHERE u.build = ? AND u."partition" = ? AND u."key" = {{?}} AND u.status <> 'DEAD_LETTER' ORDER BY u.id`),
 		countHeld: sql(`SELECT count(*) FROM {{undelivered}} WHERE build = ? AND status <> 'DEAD_LETTER'`),
@@ -119,7 +123,7 @@ func newLedgerQueries(l *Ledger) ledgerQueries {
 			WHERE NOT EXISTS (SELECT 1 FROM {{skipped}} k WHERE k.build = ? AND k.topic = {{?}} AND k.position = ? AND k."partition" = ? AND k."key" = {{?}})`),
 		// The first halt stands, and an operator's pause is not displaced.
 		halt: sql(`UPDATE {{consumers}} SET state = 'halted', halt = ?, state_since_us = {{now}}
-			WHERE type = {{?}} AND name = {{?}} AND state IN ('running', 'rebuilding')`),
+			WHERE type = {{?}} AND name = {{?}} AND live_build = ? AND state IN ('running', 'rebuilding')`),
 		guard:    sql(`UPDATE {{consumers}} SET revision = revision` + ofConsumerSQL),
 		setState: sql(`UPDATE {{consumers}} SET state = ?, halt = NULL, state_since_us = {{now}}` + ofConsumerSQL),
 		mark:     sql(`SELECT high_water_mark FROM {{topics}} WHERE name = {{?}}`),
@@ -247,10 +251,14 @@ const listDefault = 1000
 // ListUndelivered implements [store.Undelivered].
 func (l *Ledger) ListUndelivered(ctx context.Context, q store.UndeliveredQuery) ([]store.UndeliveredMessage, error) {
 	where, args := ` WHERE u.id > ?`, []any{q.After}
-	if q.Consumer != (store.ConsumerID{}) {
+	switch {
+	case q.Build != 0:
+		where += ` AND u.build = ? AND u.build IN ` + ownBuildsSQL
+		args = append(args, q.Build, q.Consumer.Type, q.Consumer.Name)
+	case q.Consumer != (store.ConsumerID{}):
 		where += ` AND u.build = ` + liveBuildSQL
 		args = append(args, q.Consumer.Type, q.Consumer.Name)
-	} else {
+	default:
 		where += ` AND u.build IN (SELECT c.live_build FROM {{consumers}} c)`
 	}
 	more, values := selected(&q.Selection)
@@ -380,10 +388,10 @@ func (l *Ledger) act(ctx context.Context, op string, decide func(conn Conn) ([]S
 			steps, err = decide(conn)
 			return err
 		})
-		if err != nil || len(steps) == 0 {
-			return err
+		if err == nil && len(steps) > 0 {
+			err = l.db.WriteAll(ctx, op, steps)
 		}
-		if err = l.db.WriteAll(ctx, op, steps); !errors.Is(err, errMoved) {
+		if !errors.Is(err, errMoved) {
 			return err
 		}
 		if n == attemptsMax-1 {

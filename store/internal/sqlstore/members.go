@@ -86,7 +86,7 @@ func (c *Core) Survey(ctx context.Context, builds []int64) (s store.Survey, err 
 		if s.Members, err = c.members(ctx, conn); err != nil {
 			return err
 		}
-		if s.Consumers, err = c.states(ctx, conn); err != nil {
+		if s.Consumers, s.Builds, err = States(ctx, conn, c.q.states); err != nil {
 			return err
 		}
 		s.Instances, err = c.instances(ctx, conn)
@@ -136,25 +136,6 @@ func (c *Core) members(ctx context.Context, conn Conn) (list []store.Membership,
 			list = append(list, m)
 		}
 		list[len(list)-1].ReadThrough[topic] = through
-		return nil
-	})
-	return list, err
-}
-
-func (c *Core) states(ctx context.Context, conn Conn) (list []store.ConsumerStatus, err error) {
-	err = each(ctx, conn, c.q.states, nil, func(r Rows) error {
-		var s store.ConsumerStatus
-		var state string
-		var since int64
-		var halt sql.NullString
-		if err := r.Scan(&s.ID.Type, &s.ID.Name, &s.Build, &state, &since, &halt, &s.Epoch); err != nil {
-			return err
-		}
-		s.State = store.ConsumerState(state)
-		if halt.Valid {
-			s.Halt = HaltOf(halt.String, since)
-		}
-		list = append(list, s)
 		return nil
 	})
 	return list, err

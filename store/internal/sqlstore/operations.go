@@ -324,17 +324,23 @@ func idsOf(rows []chosen, status store.UndeliveredStatus) (ids []int64) {
 
 // SubscribedStep records a consumer's first start.
 func (l *Ledger) SubscribedStep(d *store.Declaration, build int64) Step {
+	return l.historyStep(d.ID, store.HistoryEntry{Build: build, Actor: hostActor, Action: store.ActionSubscribe, Partition: -1, Detail: madeOf(d)})
+}
+
+// madeOf is what the history tells of a declaration.
+func madeOf(d *store.Declaration) string {
 	f := d.Fingerprint
 	text, _ := json.Marshal(map[string]any{"plugin": d.Plugin, "digest": d.Digest, "fingerprint": map[string]any{ // numbers and texts
 		"version": f.Version, "inputs": f.Inputs, "keys": f.Keys, "tables": f.Tables, "logic": f.Logic}})
-	return l.historyStep(d.ID, store.HistoryEntry{Build: build, Actor: hostActor, Action: store.ActionSubscribe, Partition: -1, Detail: string(text)})
+	return string(text)
 }
 
 // RevisionSteps record that a consumer goes on with another logic, from its highest
 // checkpoint of each topic on. Another digest is a deploy: what the module before
 // could not apply is tried again, with a fresh budget, but for what holds nothing
-// (H5, H24), and a halt for such a message ends. record is the driver's own step.
-func (l *Ledger) RevisionSteps(c *store.Consumer, d *store.Declaration, record Step) []Step {
+// (H5, H24), and a halt for such a message ends. Another live build meanwhile is
+// something that has moved: the declaration is then compared with that one's.
+func (l *Ledger) RevisionSteps(c *store.Consumer, d *store.Declaration) []Step {
 	text, _ := json.Marshal(map[string]string{"plugin": d.Plugin, "digest": d.Digest, "logic": d.Fingerprint.Logic})
 	var steps []Step
 	if c.Digest != d.Digest {
@@ -351,8 +357,12 @@ func (l *Ledger) RevisionSteps(c *store.Consumer, d *store.Declaration, record S
 			steps = append(steps, l.goOnStep(c))
 		}
 	}
-	return append(steps, record, Step{Args: []any{c.ID.Type, c.ID.Name, hostActor, store.ActionRevision, string(text), c.Build},
-		Text: l.db.SQL(`INSERT INTO {{consumer_history}} (` + historyColumns + `)
+	return append(steps,
+		Step{Text: l.db.SQL(`UPDATE {{builds}} SET plugin = ?, digest = ?, logic_hash = ? WHERE id = ?`), Args: []any{d.Plugin, d.Digest, d.Fingerprint.Logic, c.Build}},
+		Step{Text: l.db.SQL(`UPDATE {{consumers}} SET revision = revision + 1 WHERE type = {{?}} AND name = {{?}} AND live_build = ?`),
+			Args: []any{c.ID.Type, c.ID.Name, c.Build}, Broken: errMoved, Rows: 1},
+		Step{Args: []any{c.ID.Type, c.ID.Name, hostActor, store.ActionRevision, string(text), c.Build},
+			Text: l.db.SQL(`INSERT INTO {{consumer_history}} (` + historyColumns + `)
  SELECT ?, ?, k.build, {{now}}, ?, ?, k.topic, -1, max(k.position), '', ? FROM {{checkpoints}} k WHERE k.build = ? GROUP BY k.build, k.topic`)})
 }
 

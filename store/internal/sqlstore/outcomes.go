@@ -190,13 +190,16 @@ func (l *Ledger) HaltSteps(b *store.Batch) ([]Step, error) {
 	return l.HeldHaltSteps(b.Consumer, b.Build, b.Halt, string(text)), nil
 }
 
-// HeldHaltSteps halt a consumer with a reason and its text.
+// HeldHaltSteps halt a consumer with a reason and its text, or the build if it is
+// not the live one. The caller holds a lease of the build locked.
 func (l *Ledger) HeldHaltSteps(id store.ConsumerID, build int64, h *store.Halt, text string) []Step {
 	return []Step{
 		{Text: l.db.SQL(`INSERT INTO {{consumer_history}} (` + historyColumns + `) SELECT c.type, c.name, ?, {{now}}, ?, ?, ?, ?, ?, ?, ? FROM {{consumers}} c
- WHERE c.type = {{?}} AND c.name = {{?}} AND c.state IN ('running', 'rebuilding')`),
-			Args: []any{build, hostActor, store.ActionHalt, h.Topic, int64(h.Partition), h.Position, h.Key, text, id.Type, id.Name}},
-		{Text: l.q.halt, Args: []any{text, id.Type, id.Name}},
+ WHERE c.type = {{?}} AND c.name = {{?}} AND c.live_build = ? AND c.state IN ('running', 'rebuilding')`),
+			Args: []any{build, hostActor, store.ActionHalt, h.Topic, int64(h.Partition), h.Position, h.Key, text, id.Type, id.Name, build}},
+		{Text: l.q.halt, Args: []any{text, id.Type, id.Name, build}},
+		{Text: l.bq.haltEntry, Args: []any{hostActor, store.ActionHalt, h.Topic, int64(h.Partition), h.Position, h.Key, text, build, id.Type, id.Name}},
+		{Text: l.bq.halt, Args: []any{text, build, id.Type, id.Name}},
 	}
 }
 

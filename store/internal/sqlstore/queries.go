@@ -20,11 +20,11 @@ type queries struct {
 	consumer       string
 	consumers      string
 	insertConsumer string
-	updateLogic    string
 	insertBuild    string
 	drawBuild      string
 	build          string
 	tableOwner     string
+	ownsTable      string
 	claimTable     string
 	adopting       string
 	adopted        string
@@ -59,8 +59,8 @@ type queries struct {
 	states          string
 }
 
-const consumerColumns = `c.type, c.name, c.state, c.state_since_us, c.halt, c.epoch, c.live_build, c.plugin, c.digest, c.topics,
- c.fingerprint_version, c.inputs_hash, c.keys_hash, c.tables_hash, c.logic_hash, b.tables`
+const consumerColumns = `c.type, c.name, c.state, c.state_since_us, c.halt, c.epoch, c.live_build, b.plugin, b.digest, b.topics,
+ b.fingerprint_version, b.inputs_hash, b.keys_hash, b.tables_hash, b.logic_hash, b.tables`
 
 const consumerSQL = `SELECT ` + consumerColumns + ` FROM {{consumers}} c JOIN {{builds}} b ON b.id = c.live_build`
 
@@ -96,17 +96,16 @@ func newQueries(n *naming) queries {
 		updateSnapshot: n.sql(updateSnapshotSQL + ` AND sequence <= ?`),
 		replaceAhead:   n.sql(updateSnapshotSQL + ` AND sequence = ?`),
 
-		consumer:  n.sql(consumerSQL + ` WHERE c.type = {{?}} AND c.name = {{?}}`),
-		consumers: n.sql(consumerSQL + ` ORDER BY c.type, c.name`),
-		insertConsumer: n.sql(`INSERT INTO {{consumers}} (type, name, state, state_since_us, live_build, plugin, digest, topics,
-			fingerprint_version, inputs_hash, keys_hash, tables_hash, logic_hash) VALUES (?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`),
-		updateLogic: n.sql(`UPDATE {{consumers}} SET plugin = ?, digest = ?, logic_hash = ?, revision = revision + 1
-			WHERE type = {{?}} AND name = {{?}}`),
-		insertBuild: n.sql(`INSERT INTO {{builds}} (id, consumer_type, consumer_name, created_us, digest, tables) VALUES (?, ?, ?, ?, ?, ?)`),
-		drawBuild:   n.sql(`UPDATE {{counters}} SET value = value + 1 WHERE name = 'builds'`),
-		build:       n.sql(`SELECT value FROM {{counters}} WHERE name = 'builds'`),
-		tableOwner: n.sql(`SELECT t.consumer_type, t.consumer_name, c.plugin FROM {{read_model_tables}} t
-			LEFT JOIN {{consumers}} c ON c.type = t.consumer_type AND c.name = t.consumer_name WHERE t.name = {{?}}`),
+		consumer:       n.sql(consumerSQL + ` WHERE c.type = {{?}} AND c.name = {{?}}`),
+		consumers:      n.sql(consumerSQL + ` ORDER BY c.type, c.name`),
+		insertConsumer: n.sql(`INSERT INTO {{consumers}} (type, name, state, state_since_us, live_build) VALUES (?, ?, 'running', ?, ?)`),
+		insertBuild: n.sql(`INSERT INTO {{builds}} (id, consumer_type, consumer_name, created_us, state, state_since_us, plugin, digest, topics,
+			fingerprint_version, inputs_hash, keys_hash, tables_hash, logic_hash, tables) VALUES (?, ?, ?, ?, 'running', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`),
+		drawBuild: n.sql(`UPDATE {{counters}} SET value = value + 1 WHERE name = 'builds'`),
+		build:     n.sql(`SELECT value FROM {{counters}} WHERE name = 'builds'`),
+		tableOwner: n.sql(`SELECT t.consumer_type, t.consumer_name, b.plugin FROM {{read_model_tables}} t
+			LEFT JOIN {{consumers}} c ON c.type = t.consumer_type AND c.name = t.consumer_name LEFT JOIN {{builds}} b ON b.id = c.live_build WHERE t.name = {{?}}`),
+		ownsTable:  n.sql(`SELECT count(*) FROM {{read_model_tables}} WHERE name = {{?}} AND consumer_type = {{?}} AND consumer_name = {{?}}`),
 		claimTable: n.sql(`INSERT INTO {{read_model_tables}} (name, consumer_type, consumer_name, declared, build, adopting) VALUES (?, ?, ?, ?, ?, ?)`),
 		adopting:   n.sql(`SELECT adopting FROM {{read_model_tables}} WHERE name = {{?}}`),
 		adopted:    n.sql(`UPDATE {{read_model_tables}} SET adopting = NULL WHERE name = {{?}}`),
@@ -117,7 +116,7 @@ func newQueries(n *naming) queries {
 		// Retention locks the same row before it asks for the slowest
 		// checkpoint, so it sees ours, or we see what it deleted (H11).
 		lockTopic:   n.sql(`UPDATE {{topics}} SET topic_start = topic_start WHERE name = {{?}}`),
-		checkpoints: n.sql(`SELECT topic, "partition", position, epoch, effects_through, effects_before, replay_through, pruned_epoch, incomplete_through FROM {{checkpoints}} WHERE build = ? ORDER BY topic, "partition"`),
+		checkpoints: n.sql(`SELECT topic, "partition", position, epoch, effects_through, effects_before, replay_through, pruned_epoch, incomplete_through, stop_at FROM {{checkpoints}} WHERE build = ? ORDER BY topic, "partition"`),
 		// The owner is looked up by keys alone: a join might be planned the other
 		// way round.
 		position: n.sql(`SELECT c.position, COALESCE((SELECT m.read_through FROM {{members}} m WHERE m.build = c.build AND m.topic = c.topic
@@ -160,7 +159,7 @@ func newQueries(n *naming) queries {
 		dropStranger: n.sql(`DELETE FROM {{members}} WHERE instance_id = {{?}}
 			AND NOT EXISTS (SELECT 1 FROM {{instances}} i WHERE i.id = {{members}}.instance_id)`),
 		members: n.sql(`SELECT build, instance_id, topic, single_owner, read_through, COALESCE(tenure, 0) FROM {{members}} ORDER BY build, instance_id, topic`),
-		states:  n.sql(`SELECT type, name, live_build, state, state_since_us, halt, epoch FROM {{consumers}} ORDER BY type, name`),
+		states:  n.sql(StatesSQL),
 	}
 }
 

@@ -164,4 +164,5 @@ var _ interface {
 	store.Undelivered
 	store.Operations
 	store.Rebuilds
+	store.Builds
 } = (*Core)(nil)

@@ -159,12 +159,16 @@ func (c *Core) ddl(ctx context.Context, op string, statements []string) error {
 // settleTables brings what is in the database to what is on record, and checks
 // it: at the end of a first start, and at every later one.
 func (c *Core) settleTables(ctx context.Context, id store.ConsumerID, refs []store.TableRef) error {
+	var stuck error
 	for i := range refs {
-		if err := c.settleTable(ctx, id, &refs[i]); err != nil {
+		err := c.settleTable(ctx, id, &refs[i])
+		if _, ok := errors.AsType[*store.ViewError](err); ok {
+			stuck = errors.Join(stuck, err) // the others can be settled still
+		} else if err != nil {
 			return err
 		}
 	}
-	return nil
+	return stuck
 }
 
 // settleTable renames an adopted table, makes the view, and checks both.
@@ -248,7 +252,7 @@ func (c *Core) makeView(ctx context.Context, public, kind, spelled string, ref *
 		return nil
 	})
 	if again != nil {
-		return fmt.Errorf("%w; nor can it be dropped and made anew: %w", err, again)
+		return &store.ViewError{Name: public, Err: fmt.Errorf("%w; nor can it be dropped and made anew: %w", err, again)}
 	}
 	return nil
 }

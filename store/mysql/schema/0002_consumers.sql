@@ -2,14 +2,29 @@
 -- set of a consumer's tables. Which build is live is a column of its consumer.
 
 CREATE TABLE {{consumers}} (
-    type                varchar(255) {{text}} NOT NULL,
-    name                varchar(255) {{text}} NOT NULL,
-    state               varchar(255) {{text}} NOT NULL,
-    state_since_us      bigint                NOT NULL,
-    halt                longtext {{text}},
-    epoch               bigint                NOT NULL DEFAULT 0,
-    live_build          bigint                NOT NULL,
-    revision            bigint                NOT NULL DEFAULT 1,
+    type           varchar(255) {{text}} NOT NULL,
+    name           varchar(255) {{text}} NOT NULL,
+    state          varchar(255) {{text}} NOT NULL,
+    state_since_us bigint                NOT NULL,
+    halt           longtext {{text}},
+    epoch          bigint                NOT NULL DEFAULT 0,
+    live_build     bigint                NOT NULL,
+    revision       bigint                NOT NULL DEFAULT 1,
+    PRIMARY KEY (type, name)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- The number comes from counters: it is part of table names, and those are never
+-- used again. A build has the declaration it was made by, tables in JSON, so that rows
+-- can be read without the module. Epoch, state and halt are those of a build that is
+-- not live: of the live one its consumer has them. stood_down_us is when it was live
+-- last, and what has been is kept until keep_until_us (NULL: for good), cold if
+-- nobody applies it meanwhile. stopped_us is when stop_at was set in its checkpoints,
+-- dropped_us when it was given up: what is left of it then are tables to be dropped.
+CREATE TABLE {{builds}} (
+    id                  bigint                NOT NULL,
+    consumer_type       varchar(255) {{text}} NOT NULL,
+    consumer_name       varchar(255) {{text}} NOT NULL,
+    created_us          bigint                NOT NULL,
     plugin              varchar(255) {{text}} NOT NULL,
     digest              varchar(255) {{text}} NOT NULL,
     topics              longtext {{text}}     NOT NULL,
@@ -18,25 +33,23 @@ CREATE TABLE {{consumers}} (
     keys_hash           varchar(255) {{text}} NOT NULL,
     tables_hash         varchar(255) {{text}} NOT NULL,
     logic_hash          varchar(255) {{text}} NOT NULL,
-    PRIMARY KEY (type, name)
-) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
-
--- The number comes from counters: it is part of table names, and those are never
--- used again. tables is their declaration in JSON, so that rows can be read
--- without the module.
-CREATE TABLE {{builds}} (
-    id            bigint                NOT NULL,
-    consumer_type varchar(255) {{text}} NOT NULL,
-    consumer_name varchar(255) {{text}} NOT NULL,
-    created_us    bigint                NOT NULL,
-    digest        varchar(255) {{text}} NOT NULL,
-    tables        longtext {{text}}     NOT NULL,
+    tables              longtext {{text}}     NOT NULL,
+    epoch               bigint                NOT NULL DEFAULT 0,
+    state               varchar(255) {{text}} NOT NULL,
+    state_since_us      bigint                NOT NULL,
+    halt                longtext {{text}},
+    stood_down_us       bigint,
+    keep_until_us       bigint,
+    cold                int                   NOT NULL DEFAULT 0,
+    stopped_us          bigint,
+    dropped_us          bigint,
     PRIMARY KEY (id)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- A rebuild replays a partition up to replay_through, and prunes it then: when
 -- pruned_epoch is the epoch of all, replay_through is 0 again. What is at or below
 -- effects_before was applied with its effects before the latest rebuild.
+-- Nobody reads further than stop_at, unless that is 0.
 CREATE TABLE {{checkpoints}} (
     build              bigint                NOT NULL,
     topic              varchar(255) {{text}} NOT NULL,
@@ -48,6 +61,7 @@ CREATE TABLE {{checkpoints}} (
     incomplete_through bigint                NOT NULL DEFAULT 0,
     effects_before     bigint                NOT NULL DEFAULT 0,
     pruned_epoch       bigint                NOT NULL DEFAULT 0,
+    stop_at            bigint                NOT NULL DEFAULT 0,
     PRIMARY KEY (build, topic, `partition`)
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 

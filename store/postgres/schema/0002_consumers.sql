@@ -2,41 +2,54 @@
 -- set of a consumer's tables. Which build is live is a column of its consumer.
 
 CREATE TABLE {{consumers}} (
-    type                character varying(255) COLLATE "C" NOT NULL,
-    name                character varying(255) COLLATE "C" NOT NULL,
-    state               text    NOT NULL,
-    state_since_us      bigint  NOT NULL,
-    halt                text,
-    epoch               bigint  NOT NULL DEFAULT 0,
-    live_build          bigint  NOT NULL,
-    revision            bigint  NOT NULL DEFAULT 1,
-    plugin              text    NOT NULL,
-    digest              text    NOT NULL,
-    topics              text    NOT NULL,
-    fingerprint_version integer NOT NULL,
-    inputs_hash         text    NOT NULL,
-    keys_hash           text    NOT NULL,
-    tables_hash         text    NOT NULL,
-    logic_hash          text    NOT NULL,
+    type           character varying(255) COLLATE "C" NOT NULL,
+    name           character varying(255) COLLATE "C" NOT NULL,
+    state          text    NOT NULL,
+    state_since_us bigint  NOT NULL,
+    halt           text,
+    epoch          bigint  NOT NULL DEFAULT 0,
+    live_build     bigint  NOT NULL,
+    revision       bigint  NOT NULL DEFAULT 1,
     PRIMARY KEY (type, name)
 );
 
 -- The number comes from counters: it is part of table names, and those are never
--- used again. tables is their declaration in JSON, so that rows can be read
--- without the module.
+-- used again. A build has the declaration it was made by, tables in JSON, so that rows
+-- can be read without the module. Epoch, state and halt are those of a build that is
+-- not live: of the live one its consumer has them. stood_down_us is when it was live
+-- last, and what has been is kept until keep_until_us (NULL: for good), cold if
+-- nobody applies it meanwhile. stopped_us is when stop_at was set in its checkpoints,
+-- dropped_us when it was given up: what is left of it then are tables to be dropped.
 CREATE TABLE {{builds}} (
-    id            bigint NOT NULL,
-    consumer_type character varying(255) COLLATE "C" NOT NULL,
-    consumer_name character varying(255) COLLATE "C" NOT NULL,
-    created_us    bigint NOT NULL,
-    digest        text   NOT NULL,
-    tables        text   NOT NULL,
+    id                  bigint                             NOT NULL,
+    consumer_type       character varying(255) COLLATE "C" NOT NULL,
+    consumer_name       character varying(255) COLLATE "C" NOT NULL,
+    created_us          bigint                             NOT NULL,
+    plugin              text                               NOT NULL,
+    digest              text                               NOT NULL,
+    topics              text                               NOT NULL,
+    fingerprint_version integer                            NOT NULL,
+    inputs_hash         text                               NOT NULL,
+    keys_hash           text                               NOT NULL,
+    tables_hash         text                               NOT NULL,
+    logic_hash          text                               NOT NULL,
+    tables              text                               NOT NULL,
+    epoch               bigint                             NOT NULL DEFAULT 0,
+    state               text                               NOT NULL,
+    state_since_us      bigint                             NOT NULL,
+    halt                text,
+    stood_down_us       bigint,
+    keep_until_us       bigint,
+    cold                integer                            NOT NULL DEFAULT 0,
+    stopped_us          bigint,
+    dropped_us          bigint,
     PRIMARY KEY (id)
 );
 
 -- A rebuild replays a partition up to replay_through, and prunes it then: when
 -- pruned_epoch is the epoch of all, replay_through is 0 again. What is at or below
 -- effects_before was applied with its effects before the latest rebuild.
+-- Nobody reads further than stop_at, unless that is 0.
 CREATE TABLE {{checkpoints}} (
     build              bigint  NOT NULL,
     topic              character varying(255) COLLATE "C" NOT NULL,
@@ -48,6 +61,7 @@ CREATE TABLE {{checkpoints}} (
     incomplete_through bigint  NOT NULL DEFAULT 0,
     effects_before     bigint  NOT NULL DEFAULT 0,
     pruned_epoch       bigint  NOT NULL DEFAULT 0,
+    stop_at            bigint  NOT NULL DEFAULT 0,
     PRIMARY KEY (build, topic, partition)
 ) WITH (fillfactor = 50);
 

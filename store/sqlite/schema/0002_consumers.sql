@@ -2,14 +2,29 @@
 -- set of a consumer's tables. Which build is live is a column of its consumer.
 
 CREATE TABLE {{consumers}} (
-    type                TEXT    NOT NULL,
-    name                TEXT    NOT NULL,
-    state               TEXT    NOT NULL,
-    state_since_us      INTEGER NOT NULL,
-    halt                TEXT,
-    epoch               INTEGER NOT NULL DEFAULT 0,
-    live_build          INTEGER NOT NULL,
-    revision            INTEGER NOT NULL DEFAULT 1,
+    type           TEXT    NOT NULL,
+    name           TEXT    NOT NULL,
+    state          TEXT    NOT NULL,
+    state_since_us INTEGER NOT NULL,
+    halt           TEXT,
+    epoch          INTEGER NOT NULL DEFAULT 0,
+    live_build     INTEGER NOT NULL,
+    revision       INTEGER NOT NULL DEFAULT 1,
+    PRIMARY KEY (type, name)
+) STRICT, WITHOUT ROWID;
+
+-- AUTOINCREMENT: the number is part of table names, and those are never used
+-- again. A build has the declaration it was made by, tables in JSON, so that rows
+-- can be read without the module. Epoch, state and halt are those of a build that is
+-- not live: of the live one its consumer has them. stood_down_us is when it was live
+-- last, and what has been is kept until keep_until_us (NULL: for good), cold if
+-- nobody applies it meanwhile. stopped_us is when stop_at was set in its checkpoints,
+-- dropped_us when it was given up: what is left of it then are tables to be dropped.
+CREATE TABLE {{builds}} (
+    id                  INTEGER PRIMARY KEY AUTOINCREMENT,
+    consumer_type       TEXT    NOT NULL,
+    consumer_name       TEXT    NOT NULL,
+    created_us          INTEGER NOT NULL,
     plugin              TEXT    NOT NULL,
     digest              TEXT    NOT NULL,
     topics              TEXT    NOT NULL,
@@ -18,19 +33,16 @@ CREATE TABLE {{consumers}} (
     keys_hash           TEXT    NOT NULL,
     tables_hash         TEXT    NOT NULL,
     logic_hash          TEXT    NOT NULL,
-    PRIMARY KEY (type, name)
-) STRICT, WITHOUT ROWID;
-
--- AUTOINCREMENT: the number is part of table names, and those are never used
--- again. tables is their declaration in JSON, so that rows can be read without
--- the module.
-CREATE TABLE {{builds}} (
-    id            INTEGER PRIMARY KEY AUTOINCREMENT,
-    consumer_type TEXT    NOT NULL,
-    consumer_name TEXT    NOT NULL,
-    created_us    INTEGER NOT NULL,
-    digest        TEXT    NOT NULL,
-    tables        TEXT    NOT NULL
+    tables              TEXT    NOT NULL,
+    epoch               INTEGER NOT NULL DEFAULT 0,
+    state               TEXT    NOT NULL,
+    state_since_us      INTEGER NOT NULL,
+    halt                TEXT,
+    stood_down_us       INTEGER,
+    keep_until_us       INTEGER,
+    cold                INTEGER NOT NULL DEFAULT 0,
+    stopped_us          INTEGER,
+    dropped_us          INTEGER
 ) STRICT;
 
 CREATE INDEX {{builds_consumer}} ON {{builds}} (consumer_type, consumer_name);
@@ -38,6 +50,7 @@ CREATE INDEX {{builds_consumer}} ON {{builds}} (consumer_type, consumer_name);
 -- A rebuild replays a partition up to replay_through, and prunes it then: when
 -- pruned_epoch is the epoch of all, replay_through is 0 again. What is at or below
 -- effects_before was applied with its effects before the latest rebuild.
+-- Nobody reads further than stop_at, unless that is 0.
 CREATE TABLE {{checkpoints}} (
     build              INTEGER NOT NULL REFERENCES {{builds}} (id),
     topic              TEXT    NOT NULL,
@@ -49,6 +62,7 @@ CREATE TABLE {{checkpoints}} (
     incomplete_through INTEGER NOT NULL DEFAULT 0,
     effects_before     INTEGER NOT NULL DEFAULT 0,
     pruned_epoch       INTEGER NOT NULL DEFAULT 0,
+    stop_at            INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (build, topic, partition)
 ) STRICT, WITHOUT ROWID;
 

@@ -72,14 +72,22 @@ CREATE TABLE [ph_snapshots] (
 INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (1, 'events', 'a60b91a48f403c3b10a4ae379ac281df8c33ceffa055a219162d16cb979d633d', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
 
 CREATE TABLE [ph_consumers] (
-    type                varchar(680) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
-    name                varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
-    state               varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
-    state_since_us      bigint                 NOT NULL,
-    halt                varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NULL,
-    epoch               bigint                 NOT NULL DEFAULT 0,
-    live_build          bigint                 NOT NULL,
-    revision            bigint                 NOT NULL DEFAULT 1,
+    type           varchar(680) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    name           varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    state          varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    state_since_us bigint                 NOT NULL,
+    halt           varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NULL,
+    epoch          bigint                 NOT NULL DEFAULT 0,
+    live_build     bigint                 NOT NULL,
+    revision       bigint                 NOT NULL DEFAULT 1,
+    PRIMARY KEY NONCLUSTERED (type, name)
+);
+
+CREATE TABLE [ph_builds] (
+    id                  bigint                 NOT NULL,
+    consumer_type       varchar(680) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    consumer_name       varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    created_us          bigint                 NOT NULL,
     plugin              varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
     digest              varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
     topics              varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
@@ -88,16 +96,16 @@ CREATE TABLE [ph_consumers] (
     keys_hash           varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
     tables_hash         varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
     logic_hash          varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
-    PRIMARY KEY NONCLUSTERED (type, name)
-);
-
-CREATE TABLE [ph_builds] (
-    id            bigint                 NOT NULL,
-    consumer_type varchar(680) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
-    consumer_name varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
-    created_us    bigint                 NOT NULL,
-    digest        varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
-    tables        varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    tables              varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    epoch               bigint                 NOT NULL DEFAULT 0,
+    state               varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    state_since_us      bigint                 NOT NULL,
+    halt                varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NULL,
+    stood_down_us       bigint                 NULL,
+    keep_until_us       bigint                 NULL,
+    cold                int                    NOT NULL DEFAULT 0,
+    stopped_us          bigint                 NULL,
+    dropped_us          bigint                 NULL,
     PRIMARY KEY (id)
 );
 
@@ -112,6 +120,7 @@ CREATE TABLE [ph_checkpoints] (
     incomplete_through bigint                 NOT NULL DEFAULT 0,
     effects_before     bigint                 NOT NULL DEFAULT 0,
     pruned_epoch       bigint                 NOT NULL DEFAULT 0,
+    stop_at            bigint                 NOT NULL DEFAULT 0,
     PRIMARY KEY NONCLUSTERED (build, topic, [partition])
 );
 
@@ -231,7 +240,7 @@ CREATE TABLE [ph_consumer_history] (
 
 CREATE INDEX [ph_consumer_history_consumer] ON [ph_consumer_history] (consumer_type, consumer_name);
 
-INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (2, 'consumers', 'a96286eafd447140dd79528f58561a7b2e0dbfa964fc505cae18d5b67b7f4122', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
+INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (2, 'consumers', '12bf577a83c12601f8007acbf009a46116015d296fdf1abc8e8698a554a08b7a', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
 
 INSERT INTO [ph_partition_metadata] (id, partitions, hash, key_encoding, position_mode) VALUES (1, 256, 'fnv1a64-fmix64', 1, 'counter');
 

@@ -104,9 +104,18 @@ END;
 INSERT INTO [ph_consumer_history] (consumer_type, consumer_name, build, at_us, actor, action, topic, [partition], position, [key], detail)
 SELECT c.type, c.name, @build, @now, 'host', 'halt', CAST(@halt_topic COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)), @halt_partition, @halt_position,
  CAST(@halt_key COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)), CAST(@halt COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(max))
-FROM [ph_consumers] AS c WHERE c.type = CAST(@type COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND c.name = CAST(@name COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND c.state IN ('running', 'rebuilding');
+FROM [ph_consumers] AS c WHERE c.type = CAST(@type COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND c.name = CAST(@name COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND c.live_build = @build
+ AND c.state IN ('running', 'rebuilding');
 UPDATE [ph_consumers] SET state = 'halted', halt = CAST(@halt COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(max)), state_since_us = @now
-WHERE type = CAST(@type COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND name = CAST(@name COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND state IN ('running', 'rebuilding');
+WHERE type = CAST(@type COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND name = CAST(@name COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND live_build = @build AND state IN ('running', 'rebuilding');
+INSERT INTO [ph_consumer_history] (consumer_type, consumer_name, build, at_us, actor, action, topic, [partition], position, [key], detail)
+SELECT c.type, c.name, @build, @now, 'host', 'halt', CAST(@halt_topic COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)), @halt_partition, @halt_position,
+ CAST(@halt_key COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)), CAST(@halt COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(max))
+FROM [ph_consumers] AS c INNER JOIN [ph_builds] AS b ON b.id = @build
+WHERE c.type = CAST(@type COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND c.name = CAST(@name COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND c.live_build <> @build AND b.state = 'running';
+UPDATE [ph_builds] SET state = 'halted', halt = CAST(@halt COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(max)), state_since_us = @now
+WHERE id = @build AND state = 'running'
+ AND NOT EXISTS (SELECT 1 FROM [ph_consumers] AS c WHERE c.type = CAST(@type COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND c.name = CAST(@name COLLATE Latin1_General_100_BIN2_UTF8 AS varchar(1020)) AND c.live_build = @build);
 COMMIT TRANSACTION;
 
 SET NOCOUNT ON;

@@ -103,14 +103,29 @@ INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES 
 -- key have room in an index entry.
 
 CREATE TABLE [ph_consumers] (
-    type                varchar(680) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
-    name                varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
-    state               varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
-    state_since_us      bigint                 NOT NULL,
-    halt                varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NULL,
-    epoch               bigint                 NOT NULL DEFAULT 0,
-    live_build          bigint                 NOT NULL,
-    revision            bigint                 NOT NULL DEFAULT 1,
+    type           varchar(680) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    name           varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    state          varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    state_since_us bigint                 NOT NULL,
+    halt           varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NULL,
+    epoch          bigint                 NOT NULL DEFAULT 0,
+    live_build     bigint                 NOT NULL,
+    revision       bigint                 NOT NULL DEFAULT 1,
+    PRIMARY KEY NONCLUSTERED (type, name)
+);
+
+-- The number comes from counters: it is part of table names, and those are never
+-- used again. A build has the declaration it was made by, tables in JSON, so that rows
+-- can be read without the module. Epoch, state and halt are those of a build that is
+-- not live: of the live one its consumer has them. stood_down_us is when it was live
+-- last, and what has been is kept until keep_until_us (NULL: for good), cold if
+-- nobody applies it meanwhile. stopped_us is when stop_at was set in its checkpoints,
+-- dropped_us when it was given up: what is left of it then are tables to be dropped.
+CREATE TABLE [ph_builds] (
+    id                  bigint                 NOT NULL,
+    consumer_type       varchar(680) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    consumer_name       varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
+    created_us          bigint                 NOT NULL,
     plugin              varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
     digest              varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
     topics              varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
@@ -119,25 +134,23 @@ CREATE TABLE [ph_consumers] (
     keys_hash           varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
     tables_hash         varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
     logic_hash          varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
-    PRIMARY KEY NONCLUSTERED (type, name)
-);
-
--- The number comes from counters: it is part of table names, and those are never
--- used again. tables is their declaration in JSON, so that rows can be read
--- without the module.
-CREATE TABLE [ph_builds] (
-    id            bigint                 NOT NULL,
-    consumer_type varchar(680) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
-    consumer_name varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
-    created_us    bigint                 NOT NULL,
-    digest        varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
-    tables        varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    tables              varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    epoch               bigint                 NOT NULL DEFAULT 0,
+    state               varchar(255) COLLATE Latin1_General_100_BIN2_UTF8  NOT NULL,
+    state_since_us      bigint                 NOT NULL,
+    halt                varchar(max) COLLATE Latin1_General_100_BIN2_UTF8  NULL,
+    stood_down_us       bigint                 NULL,
+    keep_until_us       bigint                 NULL,
+    cold                int                    NOT NULL DEFAULT 0,
+    stopped_us          bigint                 NULL,
+    dropped_us          bigint                 NULL,
     PRIMARY KEY (id)
 );
 
 -- A rebuild replays a partition up to replay_through, and prunes it then: when
 -- pruned_epoch is the epoch of all, replay_through is 0 again. What is at or below
 -- effects_before was applied with its effects before the latest rebuild.
+-- Nobody reads further than stop_at, unless that is 0.
 CREATE TABLE [ph_checkpoints] (
     build              bigint                 NOT NULL,
     topic              varchar(1020) COLLATE Latin1_General_100_BIN2_UTF8 NOT NULL,
@@ -149,6 +162,7 @@ CREATE TABLE [ph_checkpoints] (
     incomplete_through bigint                 NOT NULL DEFAULT 0,
     effects_before     bigint                 NOT NULL DEFAULT 0,
     pruned_epoch       bigint                 NOT NULL DEFAULT 0,
+    stop_at            bigint                 NOT NULL DEFAULT 0,
     PRIMARY KEY NONCLUSTERED (build, topic, [partition])
 );
 
@@ -286,7 +300,7 @@ CREATE TABLE [ph_consumer_history] (
 
 CREATE INDEX [ph_consumer_history_consumer] ON [ph_consumer_history] (consumer_type, consumer_name);
 
-INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (2, 'consumers', 'a96286eafd447140dd79528f58561a7b2e0dbfa964fc505cae18d5b67b7f4122', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
+INSERT INTO [ph_schema_migrations] (version, name, checksum, applied_us) VALUES (2, 'consumers', '12bf577a83c12601f8007acbf009a46116015d296fdf1abc8e8698a554a08b7a', DATEDIFF_BIG(MICROSECOND, '19700101', SYSUTCDATETIME()));
 
 -- The number of partitions is fixed for ever.
 INSERT INTO [ph_partition_metadata] (id, partitions, hash, key_encoding, position_mode) VALUES (1, 256, 'fnv1a64-fmix64', 1, 'counter');

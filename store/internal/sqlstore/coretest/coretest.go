@@ -54,6 +54,9 @@ func Run(t *testing.T, create func(t testing.TB) *Database) {
 		"SpoiltHalt":                         spoiltHalt,
 		"TopicsAdvanceEachByItself":          twoTopics,
 		"ReplacedViewsOfOtherColumnsAreOurs": replacedView,
+		"ShadowDiesAnywhere":                 shadowDies,
+		"UsersViewsReadTheLiveBuild":         usersViews,
+		"LiveBuildsOfOtherColumnsAreShown":   otherColumns,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
