@@ -249,8 +249,15 @@ func (s *Server) resume(w http.ResponseWriter, r *http.Request) error {
 				return nil, nil, err
 			}
 		}
-		return Acted{Type: a.id.Type, Name: a.id.Name, State: string(store.StateRunning)}, []any{"past_poison", pastPoison},
-			s.deps.Store.Resume(ctx, a.id, pastPoison, a.actor)
+		done := Acted{Type: a.id.Type, Name: a.id.Name, State: string(store.StateRunning)}
+		err := s.deps.Store.Resume(ctx, a.id, pastPoison, a.actor)
+		if err == nil {
+			// One whose rebuild was interrupted goes on with that.
+			if c, err := s.deps.Store.Consumer(ctx, a.id); err == nil && c.State == store.StateRebuilding {
+				done.State = string(c.State)
+			}
+		}
+		return done, []any{"past_poison", pastPoison}, err
 	})
 }
 

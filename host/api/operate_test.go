@@ -199,6 +199,15 @@ func TestActionsOnConsumers(t *testing.T) {
 	require.Equal(t, 10, r.runtime.looks, "the host is told to look at what was done")
 }
 
+// A consumer whose rebuild was interrupted goes on with that, and the answer says so.
+func TestResumeOfARebuild(t *testing.T) {
+	r := newOperated(t, Config{})
+	r.ops.consumers[0].State = store.StateRebuilding
+	a := r.do("POST", thingsPath+"/resume", "")
+	require.Equal(t, 200, a.status, a.body)
+	require.Equal(t, `{"type":"projection","name":"things","state":"rebuilding"}`, a.body)
+}
+
 // What is not asked for by name is refused, and nothing is done.
 func TestActionsAreStrict(t *testing.T) {
 	r := newOperated(t, Config{})

@@ -48,6 +48,7 @@ func Run(t *testing.T, create func(t testing.TB) *Database) {
 		"SubscribeThatFailsLeavesNoTables":   subscribeFails,
 		"AdoptingSubscribeDiesAnywhere":      adoptDies,
 		"DropDiesAnywhere":                   dropDies,
+		"RebuildDiesAnywhere":                rebuildDies,
 		"RecordsThatCannotBeKeptHoldAll":     cannotKeep,
 		"ClaimsLeaveLiveOwnersWhatTheyTook":  claimAfterWait,
 		"HeartbeatOfTheFutureProvesNothing":  clockSetBack,
