@@ -251,3 +251,20 @@ func TestOutOfTouchIsNotReady(t *testing.T) {
 		})
 	}
 }
+
+// What no host runs is orphaned, and every host says so.
+func TestAbandonedIsOrphaned(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		st := made(t, nil, "c", "old")
+		h := start(t, st, nil, counter("c"))
+		time.Sleep(10 * time.Second)
+		require.Len(t, status(t, h, "old").Orphans, partitions)
+		require.Empty(t, status(t, h, "c").Orphans)
+		other := start(t, st, nil, counter("old"))
+		time.Sleep(20 * time.Second)
+		require.Empty(t, status(t, h, "old").Orphans)
+		require.NoError(t, other.stop())
+		require.NoError(t, h.stop())
+	})
+}

@@ -83,6 +83,16 @@ func age(t time.Time) time.Duration {
 	return time.Since(t)
 }
 
+// abandoned are all partitions of a build that no live host runs, none of others.
+func (h *Host) abandoned(view partition.View, build int64) (orphans []int) {
+	if slices.ContainsFunc(view.Abandoned, func(c store.ConsumerStatus) bool { return c.Build == build }) {
+		for p := range h.partitions {
+			orphans = append(orphans, p)
+		}
+	}
+	return orphans
+}
+
 // Status tells what the host is doing. The error is one of asking the store for
 // topics, consumers and instances.
 func (h *Host) Status(ctx context.Context) (Status, error) {
@@ -127,7 +137,9 @@ func (h *Host) Status(ctx context.Context) (Status, error) {
 		if err != nil {
 			return Status{}, err
 		}
-		s.Consumers = append(s.Consumers, stranger(k, ends, told))
+		other := stranger(k, ends, told)
+		other.Orphans = h.abandoned(view, k.Build)
+		s.Consumers = append(s.Consumers, other)
 	}
 	for _, p := range h.plugins {
 		s.Plugins = append(s.Plugins, p.status())
@@ -192,6 +204,9 @@ func (c *consumer) status(ends map[string]int64, view partition.View, placed []*
 		}
 	}
 	s.Orphans, s.Unowned = share.Orphans, share.Unowned
+	if len(s.Orphans) == 0 {
+		s.Orphans = c.host.abandoned(view, s.Build)
+	}
 	if s.State == StateWaiting {
 		s.Reason = whoHas(view, share)
 	}
@@ -444,6 +459,12 @@ func (h *Host) sample() metrics.Sample {
 			}
 		}
 		s.Consumers = append(s.Consumers, m)
+	}
+	s.Abandoned = make(map[string]int)
+	for _, c := range view.Abandoned {
+		if h.find(c.ID) == nil {
+			s.Abandoned[c.ID.String()] = h.partitions
+		}
 	}
 	surveyed, beaten := h.touch()
 	s.SurveyAge, s.HeartbeatAge = age(surveyed), age(beaten)

@@ -49,6 +49,7 @@ type Sample struct {
 	Consumers []Consumer
 	Plugins   []Plugin
 	Topics    []Topic
+	Abandoned map[string]int // partitions by consumer that no host runs, this one not either
 
 	Instances                      int // live
 	Claims, ClaimFailures, Refused int64
@@ -191,6 +192,9 @@ func (l *looker) Collect(ch chan<- prometheus.Metric) {
 		gauge(held, float64(c.Held), c.Name)
 		gauge(heldMax, float64(c.HeldMax), c.Name)
 		gauge(replayLag, float64(c.ReplayLag), c.Name)
+	}
+	for name, n := range s.Abandoned {
+		gauge(orphans, float64(n), name)
 	}
 	gauge(hosts, float64(s.Instances))
 	gauge(surveyAge, s.SurveyAge.Seconds())
