@@ -113,7 +113,9 @@ n, p and s stand for ` + "`max`, `precision` and `scale`" + `.
 
 A plugin's table ` + "`orders`" + ` is the view ` + "`orders`" + ` (after ` + "`read_model_prefix`" + `) over a table ` + "`orders__b<build>`" + `. It has the columns ` + "`key`" + ` (and ` + "`child`" + ` in a child table), the
 declared ones, ` + "`ph_position`" + ` (the last message that changed the row) and ` + "`ph_updated_us`" + ` (the time recorded in it, microseconds since 1970, UTC). Read the view, not the
-table: a rebuild makes another table and the view follows. Rows are written by projhost alone.
+table: a rebuild may make another table, and the view follows. It is replaced in place, so that grants on it and views that read it stay. On PostgreSQL that is possible only while the
+columns stay the same, in their order and of their types; otherwise the view is dropped and made anew in one transaction: grants on it are to be given again, and where another view reads it, PostgreSQL refuses, and
+the name shows the rows of the old build until that view has been dropped and a host has started. The other engines replace any view; what reads a column that has gone fails there. Rows are written by projhost alone.
 `)
 	return b.String()
 }

@@ -64,6 +64,14 @@ func (s *Server) kill() error {
 	}
 	// The parent is stopped first, lest it tidies up after its children.
 	signalAll([]int{s.pid}, syscall.SIGSTOP)
+	// Until it has really stopped it may have another child, which would hold on to
+	// what they share and not be known here.
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		if state, _ := processState(s.pid); state != "R" && state != "S" && state != "D" {
+			break
+		}
+		time.Sleep(time.Millisecond) // it is no child of ours: nothing tells
+	}
 	children := descendants(s.pid)
 	signalAll(children, syscall.SIGKILL)
 	signalAll([]int{s.pid}, syscall.SIGKILL)

@@ -116,7 +116,7 @@ path = "accounts.wasm"
 				require.Equal(t, c.Digest, c.Halt.Digest)
 
 				h.applied("accounts", end)
-				require.Equal(t, "running", h.consumer("accounts").State)
+				h.until("accounts", "running")
 
 				// What is recorded is there a moment later than what is told.
 				row := "/v1/read-models/poison/" + key
@@ -173,7 +173,7 @@ path = "accounts.wasm"
 			require.Equal(t, http.StatusOK, a.status, a.body)
 			require.Contains(t, a.body, `"events":3,"last_data":"{\"n\":3}"`)
 			require.Contains(t, h.must("GET", "/v1/read-models/poison/"+other, "").body, `"events":1,"last_data":"{\"n\":4}"`)
-			require.Equal(t, "running", h.consumer("poison").State)
+			h.until("poison", "running")
 			h.stop()
 			require.Equal(t, 2+s.count("accounts"), s.count("poison"))
 		})
@@ -275,7 +275,7 @@ on_exhausted = "dead_letter_key"
 				n = passing(h)
 				return n > than
 			})
-			require.Equal(t, "running", h.consumer("poison").State)
+			h.until("poison", "running")
 			return n
 		}
 		n := tried(h, 3)
