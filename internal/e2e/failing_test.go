@@ -168,6 +168,7 @@ path = "accounts.wasm"
 
 			s.install("mended.wasm")
 			h = s.start()
+			h.until("poison", "running") // a host answers before it has told the store of its module
 			h.applied("poison", end)
 			a := h.must("GET", "/v1/read-models/poison/"+key, "")
 			require.Equal(t, http.StatusOK, a.status, a.body)
